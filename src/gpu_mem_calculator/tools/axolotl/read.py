@@ -56,12 +56,8 @@ NAMES = (*OPTIMIZERS, *REFUSED_OPTIMIZERS, *OTHERS)
 TRL: dict[str, str] = TABLES["trl"]
 PAIRS = ("orpo", "simpo")  # one batch of chosen and rejected answers, with all logits
 ONLINE = ("grpo", "gdpo")
-EBFT = "ebft"
-RL = (
-    *TRL,
-    *PAIRS,
-    EBFT,
-)  # TRL's, and those that are estimated as the trainer of the model's own loss
+EBFT = "ebft"  # estimated with the model's own loss, as PAIRS are
+RL = (*TRL, *PAIRS, EBFT)
 # Keys of `trl` that are GRPOConfig's own.
 COPIED = (
     *("num_generations", "generation_batch_size", "max_completion_length", "temperature", "top_p"),

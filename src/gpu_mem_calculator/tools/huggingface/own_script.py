@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, field
-
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.reading import Limit, Reading
+from ..reading.reading import Reading
 from ..script.reader import read_script
 from ..script.record import ScriptRecord
 from ..script.values import Thing, plain
+from ..translation.arguments import FREE, tables
 from .own_options import LENGTH_NAMES, MODEL_NAMES
-from .script_model import model_sections
-from .script_rows import account_lines, account_origins, honoured, limited
+from .script_model import PassedOn, model_sections
+from .script_rows import account_lines, account_origins, computed, honoured, limited
 from .script_trainer import optimizer_values, trainer_values
+from .sections import SETTLE
 from .tables import renamed, script_arguments
 from .trainers import TRAINER, is_loop, loop_model, made_trainer, trainer_of_text
 
 STEPS = "gradient_accumulation_steps"
-BATCH_NAMES = (
-    *("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"),
-)
+TABLES = tables(__file__)
+BATCH_NAMES: list[str] = TABLES["batch_names"]
+KNOWN: list[str] = TABLES["known"]  # arguments and facts of an Accelerator
 ALIKE = (
     "a loop of the script's own holds what transformers.Trainer holds with the same batch, "
     "optimizer and precision"
@@ -40,9 +40,9 @@ def loop_values(found: ScriptRecord, reading: Reading) -> Section:
     """The arguments of a Trainer that does what the loop does."""
     reading.assumed.append(ALIKE)
     model = found.facts["loop model"] = loop_model(found)
-    accelerators = [one for one in found.things if one.kind == "accelerator"]
+    accelerators = found.of_kind("accelerator")
     values = _batches(found, reading)
-    optimizers = [one for one in found.things if one.kind == "optimizer"]
+    optimizers = found.of_kind("optimizer")
     if optimizers:
         values |= optimizer_values(reading, optimizers[-1], optimizers[-1].line)
     else:
@@ -50,20 +50,15 @@ def loop_values(found: ScriptRecord, reading: Reading) -> Section:
     clipped = [one for one in (*accelerators, model) if one and one.values.get("clipped")]
     values["max_grad_norm"] = 1.0 if clipped else 0.0
     values |= _precision(found, accelerators, reading)
-    if found.facts.get("own loss") and not model_loss(found):
+    if found.facts.get("own loss") and not found.facts.get("model loss"):
         why = "a loss of one's own may keep other tensors than the model's"
         limited(reading, found.facts["own loss"], "loss", why)
     return values
 
 
-def model_loss(found: ScriptRecord) -> bool:
-    """Whether the model's own loss goes backward."""
-    return bool(found.facts.get("model loss"))
-
-
 def _batches(found: ScriptRecord, reading: Reading) -> Section:
     """The first loader's batch is trained; another one's is evaluated."""
-    loaders = [one for one in found.things if one.kind == "loader"]
+    loaders = found.of_kind("loader")
     values: Section = {}
     sizes = [(one.values.get("batch_size", 1), one) for one in loaders]
     shuffled = [pair for pair in sizes if pair[1].values.get("shuffle") is True]
@@ -74,13 +69,12 @@ def _batches(found: ScriptRecord, reading: Reading) -> Section:
         ("per_device_eval_batch_size", [one for one in sizes if one not in shuffled][-1:]),
     ):
         for size, loader in pairs:
-            line = loader.lines.get("batch_size", loader.line)
+            line = loader.line_of("batch_size")
             if isinstance(size, int):
                 values[key] = size
                 honoured(reading, line, f"DataLoader(batch_size={size})")
             else:
-                why = "the script computes it when it runs, so the default is taken"
-                limited(reading, line, "DataLoader(batch_size)", why)
+                computed(reading, line, "DataLoader(batch_size)")
     if not loaders:
         values |= _named_batch(found, reading)
     if len(loaders) > 1 and found.facts.get("evaluates"):
@@ -88,9 +82,8 @@ def _batches(found: ScriptRecord, reading: Reading) -> Section:
     else:
         values.pop("per_device_eval_batch_size", None)
     steps = found.options.get(STEPS)
-    for one in found.things:
-        if one.kind == "accelerator":
-            steps = one.values.get(STEPS, steps)
+    for one in found.of_kind("accelerator"):
+        steps = one.values.get(STEPS, steps)
     if isinstance(steps, int) and steps > 0:
         values[STEPS] = steps
     return values
@@ -114,9 +107,7 @@ def _precision(found: ScriptRecord, accelerators: list[Thing], reading: Reading)
         word = one.values.get("mixed_precision", word)
         for key in one.values:
             if key not in KNOWN and not key.startswith("["):
-                limited(
-                    reading, one.lines.get(key, one.line), f"Accelerator({key})", "not understood"
-                )
+                limited(reading, one.line_of(key), f"Accelerator({key})", "not understood")
     if word in ("bf16", "bfloat16"):
         return {"bf16": True}
     if word in ("fp16", "float16"):
@@ -126,35 +117,7 @@ def _precision(found: ScriptRecord, accelerators: list[Thing], reading: Reading)
     return {}
 
 
-KNOWN = (
-    *("mixed_precision", STEPS, "log_with", "project_dir", "logging_dir", "cpu", "kwargs_handlers"),
-    *(
-        "backward",
-        "clipped",
-        "models",
-        "split_batches",
-        "dispatch_batches",
-        "step_scheduler_with_optimizer",
-    ),
-    *("project_config", "even_batches", "rng_types", "device_placement", "dataloader_config"),
-)
-
-
 PARSED = "(parsed)"
-# With more micro-batches the gradients of earlier ones are held, at most all of them.
-BOUNDS: Mapping[str, Any] = {"gradient_accumulation_steps": {"adds": "gradients", "saves": False}}
-
-
-class PassedOn(Struct, kw_only=True):
-    """Arguments by their names in TRL's scripts; what the script loads the model with, None where
-    the trainer loads it; keys of `training` and of `model` that the script's lines mean.
-    """
-
-    values: Section = field(default_factory=dict)
-    loaded: Section | None = None
-    training: Section = field(default_factory=dict)
-    model: Section = field(default_factory=dict)
-    data: Section = field(default_factory=dict)
 
 
 def passed_on(
@@ -168,32 +131,29 @@ def passed_on(
 
     - given: the options of the command
     """
-    result = PassedOn()
     account_lines(found, reading)
     if trainer is None:
-        result.values = loop_values(found, reading)
+        values = loop_values(found, reading)
         model = found.facts.get("loop model")
     else:
-        result.values = trainer_values(found, trainer, tool, reading)
+        values = trainer_values(found, trainer, tool, reading)
         arguments = trainer.values.get("args")
         if isinstance(arguments, Thing) and arguments.kind == "arguments":
             own = argument_values_of(arguments, tool, reading)
             if tool != TRAINER and arguments.name.endswith("TrainingArguments"):
                 # SFTConfig(**args.to_dict()), so these defaults hold (sft_trainer.py __init__)
                 own = {"gradient_checkpointing": False, "bf16": False, **own}
-            result.values = {**own, **result.values}
+            values = {**own, **values}
         elif arguments is not None:
             why = "its file is not at hand; the command's options and the defaults are taken"
-            limited(reading, trainer.lines.get("args", trainer.line), f"{trainer.name}(args)", why)
+            limited(reading, trainer.line_of("args"), f"{trainer.name}(args)", why)
             table = script_arguments(tool).table
             known = {renamed().get(key, key): value for key, value in given.items()}
             known = {key: value for key, value in known.items() if key in table and plain(value)}
-            result.values = {**sort_keys(reading, table, known, "--"), **result.values}
+            values = {**sort_keys(reading, table, known, "--"), **values}
         model = trainer.values.get("model")
-    sections = model_sections(found, trainer, model, reading)
-    result.loaded, result.training = sections.loaded, sections.training
-    result.model = sections.model
-    result.values = {**result.values, **sections.values}
+    result = model_sections(found, trainer, model, reading)
+    result.values = {**values, **result.values}
     options = {**found.options, **given, **result.values}
     if tool == TRAINER:
         _add_lengths(found, trainer, options, result, reading)
@@ -204,7 +164,7 @@ def passed_on(
     if result.training.get("compile") and (evaluates or result.values.get("quantization_config")):
         del result.training["compile"]
         why = "not modelled with a quantized base or an evaluation; estimated without it"
-        reading.limits.append(Limit(key="torch.compile", why=why))
+        reading.limit("torch.compile", why)
     account_origins(found, reading)
     return result
 
@@ -224,8 +184,7 @@ def _add_precision(result: PassedOn, reading: Reading) -> None:
     else:
         result.values |= {"fp16": False, "bf16": True}
         why = "estimated as bf16; weights that are stored in bfloat16 are cast to float16 beside"
-        limit = Limit(key="fp16=true", why=why, could="more", adds="2*weights")
-        reading.limits.append(limit)
+        reading.limit("fp16=true", why, "more", adds="2*weights")
 
 
 def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section:
@@ -243,13 +202,22 @@ def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section
                 values[name] = value  # of the command, which accounts for it
         elif not plain(value):
             if _matters(name, table):
-                why = "the script computes it when it runs, so the default is taken"
-                what = f"{arguments.name}({key})"
-                limited(reading, line or arguments.line, what, why, **BOUNDS.get(name, {}))
+                _computed_argument(
+                    reading, name, line or arguments.line, f"{arguments.name}({key})"
+                )
         else:
             prefix = f"{reading.script}:{line or arguments.line} {arguments.name}."
             values |= sort_keys(reading, table, {name: _listed(value)}, prefix)
     return values
+
+
+def _computed_argument(reading: Reading, name: str, line: int, what: str) -> None:
+    """With more micro-batches the gradients of earlier ones are held, at most all of them."""
+    why = "the script computes it when it runs, so the default is taken"
+    if name == STEPS:
+        limited(reading, line, what, why, adds="gradients", saves=False)
+    else:
+        limited(reading, line, what, why)
 
 
 def _listed(value: Any) -> Any:
@@ -258,7 +226,7 @@ def _listed(value: Any) -> Any:
 
 def _matters(name: str, table: Mapping[str, Any]) -> bool:
     row = table.get(name)
-    return row is not None and row.effect != "free"
+    return row is not None and row.effect != FREE
 
 
 def _add_lengths(
@@ -278,8 +246,7 @@ def _add_lengths(
     if not named and not declared and found.unused_lengths:
         named = found.unused_lengths
         why = "only code that nothing calls says it"
-        settle = "--set program.data.seq_len=TOKENS"
-        reading.limits.append(Limit(key="length of a sequence", why=why, settle=settle))
+        reading.limit("length of a sequence", why, settle=SETTLE)
     if not named and not declared:
         return
     if named:
@@ -320,11 +287,6 @@ def tool_of(found: ScriptRecord, command: Command) -> str:
         use = f"use gpu-mem-calc trace -- python {command.words[0]}"
         raise InputError(f"{command.program} {why}; {use}")
     return tool
-
-
-def own_names(found: ScriptRecord) -> set[str]:
-    """Names of options and fields that the script itself declares."""
-    return set(found.options)
 
 
 def parses_arguments(found: ScriptRecord) -> bool:

@@ -21,7 +21,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax, parse_options
-from ..reading.reading import Limit, Reading
+from ..reading.reading import Reading
 from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch
@@ -336,7 +336,7 @@ def _fill(
     add_launch(reading, command, meant)
     if isinstance(deepspeed, str) and reading.script and not command.files.exists(deepspeed):
         why = "the file is not at hand; what DeepSpeed shards is not known, and left out"
-        reading.limits.append(Limit(key=f"deepspeed={deepspeed}", why=why))
+        reading.limit(f"deepspeed={deepspeed}", why)
     elif deepspeed is not None:
         named = isinstance(deepspeed, str)
         data = command.files.data(deepspeed, "--deepspeed") if named else deepspeed

@@ -17,9 +17,7 @@ from ..script.rows import row
 from ..script.values import UNKNOWN, Thing, plain
 from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table
-from .script_rows import freed, honoured, limited, name
-
-COMPUTED = "the script computes it when it runs"
+from .script_rows import computed, freed, honoured, known_row, limited, name
 
 
 def quantize(quantization: Thing, reading: Reading) -> Section:
@@ -28,12 +26,9 @@ def quantize(quantization: Thing, reading: Reading) -> Section:
     shown = {key: value for key, value in quantization.values.items() if plain(value)}
     honoured(reading, quantization.line, "BitsAndBytesConfig")
     for key in shown:
-        honoured(
-            reading, quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})"
-        )
+        honoured(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
     for key in hidden:
-        line, what = quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})"
-        limited(reading, line, what, f"{COMPUTED}, so the default is taken")
+        computed(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
     return {key: value for key, value in shown.items() if value is not None}
 
 
@@ -54,7 +49,7 @@ def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section 
     for key, value in peft.values.items():
         if key == "target_modules" and isinstance(value, list) and _linear(value):
             value = "all-linear"
-        line = peft.lines.get(key, peft.line)
+        line = peft.line_of(key)
         word = "r" if key == "[0]" else key
         if word not in table:
             limited(reading, line, f"LoraConfig({word})", "not understood")
@@ -64,8 +59,7 @@ def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section 
         elif table[word].effect == "free":
             freed(reading, line, f"LoraConfig({word})")
         else:
-            why = f"{COMPUTED}, so the default is taken"
-            limited(reading, line, f"LoraConfig({word})", why)
+            computed(reading, line, f"LoraConfig({word})")
     return kept
 
 
@@ -91,20 +85,26 @@ EXTRA_BYTES = EXTRA_ROWS * (2 * 16_384 * 18 + 32_768 * 14)
 STATES = "gradients+optimizer_states+activations"
 
 
-class ModelSections(Struct, kw_only=True):
-    """What a model means: arguments, from_pretrained's, keys of `training` and of `model`."""
+class PassedOn(Struct, kw_only=True):
+    """What a script hands to its trainer.
+
+    - `values`: arguments by their names in TRL's scripts
+    - `loaded`: what the script loads the model with; None where the trainer loads it
+    - `training`, `model`, `data`: keys that the script's lines mean
+    """
 
     values: Section = field(default_factory=dict)
     loaded: Section | None = None
     training: Section = field(default_factory=dict)
     model: Section = field(default_factory=dict)
+    data: Section = field(default_factory=dict)
 
 
 def model_sections(
     found: ScriptRecord, trainer: Thing | None, model: Any, reading: Reading
-) -> ModelSections:
+) -> PassedOn:
     """The sections of the model that a trainer or a loop trains."""
-    result = ModelSections()
+    result = PassedOn()
     if isinstance(model, str):
         result.values["model_name_or_path"] = model
     elif isinstance(model, Thing) and model.kind == "model":
@@ -128,19 +128,19 @@ def model_sections(
     return result
 
 
-def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
+def _load(model: Thing, result: PassedOn, reading: Reading) -> None:
     """from_pretrained: the name, and every argument."""
     source, config = model.values.get("source", UNKNOWN), model.values.get("config")
     if isinstance(source, str):
         result.values["model_name_or_path"] = source
-        for line in {model.line, model.lines.get("source", model.line)}:
+        for line in {model.line, model.line_of("source")}:
             honoured(reading, line, f"{model.name}({source})")
     elif model.values.get("own"):
         why = "a module of the script's own, whose tensors the text does not show"
         limited(reading, model.line, str(model.values["own"]), why)
     elif not (isinstance(config, Thing) and model.values.get("new")):
         limited(reading, model.line, f"{model.name}(...)", "which model is not shown")
-        line = model.lines.get("source", model.line)
+        line = model.line_of("source")
         reading.keys.setdefault(name(reading, line, "the model's name"), "refused")
     if model.values.get("new"):
         honoured(reading, model.line, model.name)
@@ -154,9 +154,9 @@ def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
         _argument(key, model.values.get(key), model, result, reading)
 
 
-def _argument(key: str, value: Any, model: Thing, result: ModelSections, reading: Reading) -> None:
+def _argument(key: str, value: Any, model: Thing, result: PassedOn, reading: Reading) -> None:
     """One argument of from_pretrained."""
-    line, what = model.lines.get(key, model.line), f"{model.name}({key})"
+    line, what = model.line_of(key), f"{model.name}({key})"
     assert result.loaded is not None
     if key == "config" or value is None or (key in QUANTIZED and value is False):
         honoured(reading, line, what)
@@ -177,27 +177,21 @@ def _argument(key: str, value: Any, model: Thing, result: ModelSections, reading
             result.loaded[word] = "auto"  # where on the GPUs does not matter for one of them
             honoured(reading, line, what)
         elif not plain(value):
-            limited(reading, line, what, f"{COMPUTED}, so the default is taken")
+            computed(reading, line, what)
         else:
             result.loaded[word] = value
             honoured(reading, line, what)
     else:
-        _account(row("load", key), line, what, value, reading)
+        if value in (None, False):
+            freed(reading, line, what)
+        elif not known_row(reading, row("load", key), line, what):
+            limited(reading, line, what, "not understood")
 
 
-def _account(known: Any, line: int, what: str, value: Any, reading: Reading) -> None:
-    if (known is not None and known.effect == "free") or value in (None, False):
-        freed(reading, line, what)
-    elif known is not None:
-        limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
-    else:
-        limited(reading, line, what, "not understood")
-
-
-def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading) -> None:
+def _shape(config: Thing, model: Thing, result: PassedOn, reading: Reading) -> None:
     """A configuration: of a model by its name, changed; or of the script's own numbers."""
     for key in config.values:
-        honoured(reading, config.lines.get(key, config.line), f"{config.name}({key})")
+        honoured(reading, config.line_of(key), f"{config.name}({key})")
     kept = {
         key: value
         for key, value in config.values.items()
@@ -210,8 +204,7 @@ def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading)
     if config.values.get("attn_implementation") and result.loaded is not None:
         result.loaded["attn_implementation"] = config.values["attn_implementation"]
     if hidden:
-        what = f"{config.name}({', '.join(hidden)})"
-        limited(reading, config.line, what, f"{COMPUTED}, so the default is taken")
+        computed(reading, config.line, f"{config.name}({', '.join(hidden)})")
     if isinstance(config.values.get("source"), str):
         unknown = [key for key in shown if key not in PLAIN_NUMBERS]
         if unknown:
@@ -227,7 +220,7 @@ def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading)
 PLAIN_NUMBERS = ("vocab_size", "tie_word_embeddings")
 
 
-def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
+def _change(model: Thing, result: PassedOn, reading: Reading) -> None:
     """What later lines do to the model."""
     values = model.values
     quantization = values.get("quantization")
@@ -306,7 +299,7 @@ def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Rea
     place = found.things.index(trainer) if trainer in found.things else len(found.things)
     for index, one in enumerate(found.things):
         if one.kind == "model" and one is reference:
-            _load(one, ModelSections(), reading)
+            _load(one, PassedOn(), reading)
         if one.kind != "model" or one is model or one is reference:
             continue
         what = f"{one.name}({one.values.get('source')})" if one.values.get("source") else one.name

@@ -19,6 +19,7 @@ CLASSES: Mapping[str, str] = {
     **{one.removeprefix("trl."): one for one in TRL.values()},
     **dict.fromkeys(("Trainer", "Seq2SeqTrainer"), TRAINER),
 }
+ANOTHER = TRAINER  # for another class, which script_trainer.py names in a limit
 NEARER = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "SFTTrainer")
 # TRL's trainers that are not modelled, by the words in a script's name.
 OTHERS: Mapping[str, str] = TABLES["others"]
@@ -38,17 +39,15 @@ def trainer_of_name(name: str) -> str | None:
 
 def made_trainer(found: ScriptRecord) -> Thing | None:
     """The trainer that a script makes: the one that trains, else the last."""
-    made = [one for one in found.things if one.kind == "trainer"]
+    made = found.of_kind("trainer")
     trained = [one for one in made if one.values.get("trained")]
     return trained[0] if trained else made[-1] if made else None
 
 
 def is_loop(found: ScriptRecord) -> bool:
     """Whether a script without a trainer trains a model itself."""
-    accelerators = [one for one in found.things if one.kind == "accelerator"]
-    backward = found.facts.get("backward") or any(
-        one.values.get("backward") for one in accelerators
-    )
+    accelerated = any(one.values.get("backward") for one in found.of_kind("accelerator"))
+    backward = found.facts.get("backward") or accelerated
     return bool(backward) and loop_model(found) is not None
 
 
@@ -56,13 +55,11 @@ def loop_model(found: ScriptRecord) -> Thing | None:
     """The model that a loop trains: that of the optimizer, else the one that computes a forward
     pass, else the first.
     """
-    models = [one for one in found.things if one.kind == "model"]
-    for one in found.things:
-        if one.kind == "optimizer":
-            parts = [part for part in one.values.values() if isinstance(part, Thing)]
-            owners = [part.model for part in parts if part.model in models]
-            if owners:
-                return owners[0]
+    models = found.of_kind("model")
+    for one in found.of_kind("optimizer"):
+        for part in one.values.values():
+            if isinstance(part, Thing) and part.model in models:
+                return part.model
     forward = [one for one in models if one.values.get("forward")]
     return forward[0] if forward else models[0] if models else None
 
@@ -78,7 +75,7 @@ def trainer_of_text(found: ScriptRecord, path: str) -> str | None:
             raise InputError(f"{path} makes a Trainer of Lightning, {why} -- python {path}")
         if f"trl.{made.name}" in OTHERS.values():
             return f"trl.{made.name}"
-        return CLASSES.get(made.name, TRAINER)
+        return CLASSES.get(made.name, ANOTHER)
     if is_loop(found):
         return TRAINER
     return next((CLASSES[name] for name in (*NEARER, *CLASSES) if name in found.imports), None)
