@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...runfile.text.errors import quoted
 from .batch import MICRO, STEPS, TRAIN
 
-AUTO = "auto"
+AUTO, ZERO = "auto", "zero_optimization"
 HiddenSize = Callable[[], int | None]
 
 

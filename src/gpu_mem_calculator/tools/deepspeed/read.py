@@ -22,7 +22,7 @@ from ...runfile.text.text_data import load_text
 from ...tools.read import read as read_run
 from ...training.engines.deepspeed.options import OPTIONS
 from ..translation.arguments import tables
-from .auto import HiddenSize, auto_assumptions, auto_values
+from .auto import ZERO, HiddenSize, auto_assumptions, auto_values
 from .batch import MICRO, STEPS, TRAIN, complete_batch
 from .checked_file import OLD_FORM, CheckedFile, quote
 from .keys import NVME
@@ -31,7 +31,6 @@ from .optimizer import optimizer, scheduler
 
 Source = str | Path | Mapping[str, Any]
 Section = dict[str, Any]
-ZERO = "zero_optimization"
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 MOST_BLOCK_SIZE = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors

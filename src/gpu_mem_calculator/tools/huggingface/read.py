@@ -24,8 +24,7 @@ from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Reading
 from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
-from ..trainer_launch.launch import add_launch
-from ..trainer_launch.left_out import leave_out
+from ..trainer_launch.launch import add_launch, leave_out
 from ..translation.arguments import argument_table, argument_values, tables
 from ..translation.tools import TOOLS
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own

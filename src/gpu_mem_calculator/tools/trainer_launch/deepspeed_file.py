@@ -13,11 +13,11 @@ from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...runfile.read import section
 from ...runfile.text.errors import InputError, quoted
-from ..deepspeed.auto import AUTO
+from ..deepspeed.auto import AUTO, ZERO
 from ..deepspeed.batch import MICRO, STEPS, TRAIN
 from ..deepspeed.names import CHECKPOINT_KEYS
-from ..deepspeed.read import OFFLOADS, RECOMPUTE, ZERO, RunFileSections, sections
-from ..reading.reading import Effect, Limit, Reading
+from ..deepspeed.read import OFFLOADS, RECOMPUTE, RunFileSections, sections
+from ..reading.reading import Reading
 
 # Keys that must have the Trainer's value, and its argument.
 MATCHED = {
@@ -52,10 +52,10 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -
     if read is None:
         return
     for path in read["no_memory"]:
-        free_effect: Effect = "free"
-        for name in [f"deepspeed.{path}", *reading.keys]:
-            if name == f"deepspeed.{path}" or name.startswith(f"deepspeed.{path}."):
-                reading.keys[name] = free_effect
+        reading.keys[f"deepspeed.{path}"] = "free"
+        for name in reading.keys:
+            if name.startswith(f"deepspeed.{path}."):
+                reading.keys[name] = "free"
     engine = {k: v for k, v in read["engine"].items() if k not in CHECKPOINT_KEYS}
     run = reading.run
     run["engine"] = {**engine, **run.get("engine", {})}
@@ -81,7 +81,8 @@ def _sections(reading: Reading, completed: dict[str, Any]) -> RunFileSections | 
             )
         except InputError as error:
             refused = [one for one in error.problems if _take_out(completed, one)]
-            reading.limits += [_limit(sentence) for sentence in refused]
+            for key, _, why in (sentence.partition(": ") for sentence in refused):
+                reading.limit(f"deepspeed.{key}", why or "it is not modelled")
             if not refused:
                 reading.problems += error.problems
                 return None
@@ -100,11 +101,6 @@ def _take_out(data: dict[str, Any], sentence: str) -> bool:
         return False
     del section[last]
     return True
-
-
-def _limit(sentence: str) -> Limit:
-    key, _, why = sentence.partition(": ")
-    return Limit(key=f"deepspeed.{key}", why=why or "it is not modelled")
 
 
 def _completed(

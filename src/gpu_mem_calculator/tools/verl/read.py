@@ -20,7 +20,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.megatron_axes import SIZES
 from ..reading.option_values import DTYPES, whole_value
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
 from ..translation.arguments import ArgumentTable, argument_table, argument_values
 
@@ -123,7 +123,7 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
         reading.run["engine"] = _fsdp(values, gpus)
     reading.run["hardware"] = {"num_gpus": gpus, "num_nodes": nodes}
     reading.assumed.append(f"{TITLE}'s update of the actor, on sequences of {length:,} tokens")
-    reading.limits += _other_phases(values)
+    _name_other_phases(reading, values)
 
 
 def _batch(reading: Reading, values: Mapping[str, Any], gpus: int, length: int) -> Section:
@@ -206,34 +206,28 @@ def _megatron(values: Mapping[str, Any], training: Section) -> Section:
     return {"parallelism": parallelism, "engine": engine}
 
 
-def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
+def _name_other_phases(reading: Reading, values: Mapping[str, Any]) -> None:
     """What a step has besides the actor's update."""
-    limits = [
-        Limit(
-            key=f"{ACTOR}.policy_loss",
-            why="log-probabilities are estimated as the model's own cross-entropy",
-            adds="16*logits",  # at most four fp32 copies beside those of the cross-entropy
-            saves="activations",
-        )
-    ]
+    why = "log-probabilities are estimated as the model's own cross-entropy"
+    # It adds at most four fp32 copies of the logits beside those of the cross-entropy.
+    reading.limit(f"{ACTOR}.policy_loss", why, adds="16*logits", saves="activations")
     if values[f"{MODEL}.lora_rank"] and values[f"{ACTOR}.strategy"] == "fsdp":
         why = "each adapter is an FSDP unit of its own; it is estimated in its layer's unit"
-        limits.append(Limit(key=f"{MODEL}.lora_rank", why=why))
+        reading.limit(f"{MODEL}.lora_rank", why)
     share = _share(values)
     name = values[f"{ROLLOUT}.name"] or "the rollout engine"
     sleeps = values[f"{ROLLOUT}.free_cache_engine"]
     why = f"{name} takes {share:g} of the card while it generates, beside the actor's shards"
     rest = "" if sleeps else ", and keeps it during the update"
     key, most = f"{ROLLOUT}.gpu_memory_utilization={share:g}", f"{ceil(share * 100)}*card_percent"
-    limits.append(Limit(key=key, why=why + rest, could="more", adds=most))
+    reading.limit(key, why + rest, "more", adds=most)
     critic = values["critic.enable"]
     if critic or (critic is None and values["algorithm.adv_estimator"] == GAE):
         why = "the critic's shards and update on the same GPUs are not modelled"
-        limits.append(Limit(key="critic", why=why, could="more"))
+        reading.limit("critic", why, "more")
     if values["reward_model.enable"]:
         why = "the reward model on the same GPUs is not modelled"
-        limits.append(Limit(key="reward_model.enable=true", why=why, could="more"))
-    return limits
+        reading.limit("reward_model.enable=true", why, "more")
 
 
 def _share(values: Mapping[str, Any]) -> float:
@@ -275,4 +269,4 @@ def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> N
         "hardware": {"num_gpus": gpus, "num_nodes": command.num_nodes},
     }
     why = "the loss is computed for each token on shifted copies of the logits"
-    reading.limits.append(Limit(key="loss", why=why, could="more"))
+    reading.limit("loss", why, "more")
