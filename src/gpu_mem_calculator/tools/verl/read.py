@@ -61,18 +61,23 @@ ACTOR, MODEL, ROLLOUT = (
 )
 FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
+SFT = "sft"
+KINDS = (SFT, "ppo")  # tables of arguments; the name of a module has one of the words
 GAE = "gae"  # the estimator of advantages that has a critic
 
 
 def read_command(command: Command) -> Reading:
     """The update of a verl command."""
+    kind = next((one for one in KINDS if one in command.words[0]), None)
+    if kind is None:
+        name = command.words[0]
+        raise InputError(f"{name} does not train; verl is read with main_ppo and SFT trainers")
     given, options = read_overrides(command.words[1:])
-    sft = "sft" in command.words[0]
-    table = argument_table("sft" if sft else "ppo", FOLDER)
+    table = argument_table(kind, FOLDER)
     reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
     kept = sort_keys(reading, table, _within(table, given))
     values = argument_values(table, kept)
-    if sft:
+    if kind == SFT:
         _add_sft(reading, values, command)
     else:
         megatron = "megatron" in str(options.get("--config-name", ""))
