@@ -22,9 +22,10 @@ def add_adapters(draft: Draft) -> None:
     """Add PEFT's and bitsandbytes' arguments."""
     adapter = draft.get("adapter")
     if not adapter:
-        if draft.flag("load_in_4bit") or draft.flag("load_in_8bit"):
-            key = "load_in_4bit" if draft.flag("load_in_4bit") else "load_in_8bit"
-            raise InputError(f"{key}=true needs an adapter in Axolotl; add adapter: qlora or lora")
+        for key in ("load_in_4bit", "load_in_8bit"):
+            if draft.flag(key):
+                fix = "add adapter: qlora or lora"
+                raise InputError(f"{key}=true needs an adapter in Axolotl; {fix}")
         return
     if adapter not in (LORA, QLORA):
         draft.limit("adapter", *LIMITS["adapter"])
@@ -49,10 +50,7 @@ def _lora(draft: Draft) -> Section:
     dropout = draft.number("lora_dropout")
     if dropout:
         peft["lora_dropout"] = dropout
-    if draft.flag("peft_use_dora"):
-        peft["use_dora"] = True
-    if draft.flag("peft_use_rslora"):
-        peft["use_rslora"] = True
+    peft |= {name: True for name in ("use_dora", "use_rslora") if draft.flag(f"peft_{name}")}
     upcast = "peft_autocast_adapter_dtype"
     if draft.get(upcast) is not None and not draft.flag(upcast):
         draft.limit(upcast, *LIMITS[upcast], value=False)

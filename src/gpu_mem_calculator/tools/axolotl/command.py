@@ -23,6 +23,7 @@ FILES = (".yml", ".yaml", ".json")
 LAUNCHERS = {"accelerate": ("accelerate", "launch"), "torchrun": ("torchrun",), "python": ()}
 SECTIONS = ("trl", "vllm")  # keys of theirs are written with a dot: --trl.beta
 COMMAND = "command"
+OF_LAUNCHER = ("num_gpus", "num_nodes", "accelerate", "launcher")  # what a launcher says
 
 
 def launched(command: Command) -> tuple[Command, list[str]]:
@@ -40,13 +41,7 @@ def launched(command: Command) -> tuple[Command, list[str]]:
     inner = [*LAUNCHERS[name], *arguments, "-m", "axolotl.cli.train", "FILE"]
     found = read_launch(inner, command.files, command.environment)
     if found.num_gpus is not None or command.num_gpus is None:
-        command = replace(
-            command,
-            num_gpus=found.num_gpus,
-            num_nodes=found.num_nodes,
-            accelerate=found.accelerate,
-            launcher=found.launcher,
-        )
+        command = replace(command, **{name: getattr(found, name) for name in OF_LAUNCHER})
     return command, words
 
 

@@ -59,10 +59,7 @@ ONLINE = ("grpo", "gdpo")
 EBFT = "ebft"  # estimated with the model's own loss, as PAIRS are
 RL = (*TRL, *PAIRS, EBFT)
 # Keys of `trl` that are GRPOConfig's own.
-COPIED = (
-    *("num_generations", "generation_batch_size", "max_completion_length", "temperature", "top_p"),
-    *("top_k", "num_iterations", "sync_ref_model", "vllm_importance_sampling_correction"),
-)
+COPIED: list[str] = TABLES["copied"]
 COMPLETION = 512  # GRPOConfig.max_completion_length
 
 

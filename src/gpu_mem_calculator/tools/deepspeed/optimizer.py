@@ -13,12 +13,8 @@ from .checked_file import KINDS, auto_message, convert_value, quote
 from .keys import TABLES, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
 SECOND_COPY = "with it holds a second copy of the gradients, which is not modelled"
-PARAMS: Mapping[str, Table] = {
-    "adam": TABLES["adam"],
-    "adamw": TABLES["adam"],
-    "lion": TABLES["lion"],
-    "SGD": TABLES["sgd"],
-}
+ADAM, LION, SGD = (TABLES[name] for name in ("adam", "lion", "sgd"))
+PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
 DATA = tables(__file__)
 # Names that DeepSpeed knows or knew, and why they are refused.
 OTHERS: Mapping[str, str] = DATA["others"]

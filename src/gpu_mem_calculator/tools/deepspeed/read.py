@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -139,9 +140,7 @@ def _section_settings(over: Section, section: str) -> Section:
 def _sizes(over: Section) -> Section:
     """The arguments num_gpus and model_ranks of `sections`, from settings."""
     hardware, sizes = _section_settings(over, "hardware"), _section_settings(over, "parallelism")
-    model_ranks = 1
-    for key in MODEL_PARALLEL_KEYS:
-        model_ranks *= _positive_int(sizes.get(key)) or 1
+    model_ranks = prod(_positive_int(sizes.get(key)) or 1 for key in MODEL_PARALLEL_KEYS)
     gpus = _positive_int(hardware.get("num_gpus"))
     if gpus is None and _positive_int(sizes.get("data_parallel_size")):
         gpus = model_ranks * sizes["data_parallel_size"]

@@ -60,15 +60,12 @@ def _batches(found: ScriptRecord, reading: Reading) -> Section:
     """The first loader's batch is trained; another one's is evaluated."""
     loaders = found.of_kind("loader")
     values: Section = {}
-    sizes = [(one.values.get("batch_size", 1), one) for one in loaders]
-    shuffled = [pair for pair in sizes if pair[1].values.get("shuffle") is True]
-    used = [pair for pair in sizes if pair[1] is found.facts.get("loader")]
-    shuffled = used or shuffled
-    for key, pairs in (
-        ("per_device_train_batch_size", (shuffled or sizes)[:1]),
-        ("per_device_eval_batch_size", [one for one in sizes if one not in shuffled][-1:]),
-    ):
-        for size, loader in pairs:
+    used = [one for one in loaders if one is found.facts.get("loader")]
+    trained = used or [one for one in loaders if one.values.get("shuffle") is True]
+    others = [one for one in loaders if one not in trained]
+    for kind, some in (("train", (trained or loaders)[:1]), ("eval", others[-1:])):
+        for loader in some:
+            key, size = f"per_device_{kind}_batch_size", loader.values.get("batch_size", 1)
             line = loader.line_of("batch_size")
             if isinstance(size, int):
                 values[key] = size

@@ -19,7 +19,7 @@ from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.megatron_axes import fewest_gpus, parallelism
+from ..reading.megatron_axes import engine, fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import DTYPES, translated
 from ..reading.reading import Could, Reading, Section
@@ -35,13 +35,14 @@ from .second_version import is_second_version, read_second_version
 from .training import FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
 
 MEGATRON = argument_table("megatron", FOLDER)
+TABLES = tables(__file__)
+SERVERS: Mapping[str, str] = TABLES["servers"]
+# Arguments of each back end, by the keys of `inference`.
+SERVING: Mapping[str, Mapping[str, str]] = TABLES["serving"]
 WITH_MEGATRON = {**TABLE, **MEGATRON}
 # Arguments of the Trainer that its own loop reads, and those that Megatron has others for.
-OPTIONS = (
-    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
-    *("masked_softmax_fusion", "moe_token_dispatcher_type"),
-)
-LIMITS: Mapping[str, tuple[str, Could]] = tables(__file__)["limits"]
+OPTIONS: list[str] = TABLES["options"]
+LIMITS: Mapping[str, tuple[str, Could]] = TABLES["limits"]
 # Own arguments with defaults that a training run depends on.
 OWN = ("cutoff_len", "stage", "finetuning_type", "flash_attn", "use_reentrant_gc")
 
@@ -65,12 +66,7 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryPro
     training |= _recompute(reading, values)
     run = reading.run
     run["training"] = training
-    run["parallelism"] = parallelism(values)
-    engine: Section = {
-        "type": "megatron_lm",
-        "distributed_optimizer": bool(values["use_distributed_optimizer"]),
-    }
-    run["engine"] = engine | {name: values[name] for name in OPTIONS if values[name] is not None}
+    run |= {"parallelism": parallelism(values), "engine": engine(values, OPTIONS)}
     fewest = partial(fewest_gpus, reading, values, values["tensor_model_parallel_size"])
     run["hardware"] = {"num_gpus": launch.num_gpus or fewest()}
     reading.limit(launch.megatron or "a Megatron back end", *LIMITS["megatron"])
@@ -86,36 +82,22 @@ def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
     return {"activation_checkpointing": "full" if kind == "full" else "selective"}
 
 
-ENGINES = {"huggingface": "transformers", "vllm": "vllm", "sglang": "sglang"}
-
-
 def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Add the inference section."""
     if values["export_dir"]:
         reading.run["program"] = {"tool": "llamafactory.export"}
         return
-    engine = ENGINES.get(values["infer_backend"])
-    if engine is None:
-        choice = ", ".join(ENGINES)
-        reading.problems.append(f"infer_backend={values['infer_backend']!r} must be {choice}")
+    back_end = values["infer_backend"]
+    if back_end not in SERVERS:
+        reading.problems.append(f"infer_backend={back_end!r} must be {', '.join(SERVERS)}")
         return
-    inference: dict[str, Any] = {"engine": engine}
-    if engine == "vllm":
-        inference |= {
-            "max_seq_len": values["vllm_maxlen"],
-            "gpu_memory_utilization": values["vllm_gpu_util"],
-            "enforce_eager": values["vllm_enforce_eager"],
-        }
-    elif engine == "sglang":
-        inference |= {
-            "max_seq_len": values["sglang_maxlen"],
-            "gpu_memory_utilization": values["sglang_mem_fraction"],
-        }
-        if values["sglang_tp_size"] != -1:
-            inference["tensor_parallel_size"] = values["sglang_tp_size"]
-    else:
-        inference |= {"batch_size": 1, "prompt_len": 1024, "new_tokens": values["max_new_tokens"]}
+    inference: dict[str, Any] = {"engine": SERVERS[back_end]}
+    if "new_tokens" in SERVING[back_end]:
+        inference |= {"batch_size": 1, "prompt_len": 1024}
         reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
+    inference |= {key: values[name] for key, name in SERVING[back_end].items()}
+    if inference.get("tensor_parallel_size") == -1:
+        del inference["tensor_parallel_size"]
     if values["infer_dtype"] != "auto":
         inference["dtype"] = translated("infer_dtype", values["infer_dtype"], DTYPES)
     if values["adapter_name_or_path"]:

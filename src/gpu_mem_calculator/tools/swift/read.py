@@ -17,7 +17,7 @@ from ...ledger import frameworks
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.megatron_axes import fewest_gpus, parallelism
+from ..reading.megatron_axes import engine, fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax
 from ..reading.reading import Reading, Section
@@ -34,11 +34,7 @@ from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
 
 # Options of the engine that have the same names, where they are not None.
-OPTIONS = tuple(tables(__file__)["options"])
-EXPERTS = (
-    *("expert_tensor_parallel_size", "moe_token_dispatcher_type", "moe_expert_capacity_factor"),
-    "moe_pad_expert_input_to_capacity",
-)
+OPTIONS, EXPERTS = (tuple(tables(__file__)[name]) for name in ("options", "experts"))
 USUAL_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum"}
 
 
@@ -81,18 +77,14 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
 
 
 def _engine(values: Mapping[str, Any]) -> Section:
-    engine: Section = {
-        "type": "megatron_lm",
-        "distributed_optimizer": bool(values["use_distributed_optimizer"]),
-    }
     names = (*OPTIONS, *(EXPERTS if values["expert_model_parallel_size"] > 1 else ()))
-    engine |= {name: values[name] for name in names if values[name] is not None}
-    if str(engine.get("attention_backend")).startswith("flash_"):
-        engine["attention_backend"] = "flash"  # with a version of flash-attn
+    found = engine(values, names)
+    if str(found.get("attention_backend")).startswith("flash_"):
+        found["attention_backend"] = "flash"  # with a version of flash-attn
     group = values["microbatch_group_size_per_vp_stage"]
     if group is not None:
-        engine["microbatch_group_size_per_virtual_pipeline_stage"] = group
-    return engine
+        found["microbatch_group_size_per_virtual_pipeline_stage"] = group
+    return found
 
 
 def _recompute(values: Mapping[str, Any]) -> Section:

@@ -18,15 +18,10 @@ from ..deepspeed.batch import MICRO, STEPS, TRAIN
 from ..deepspeed.names import CHECKPOINT_KEYS
 from ..deepspeed.read import OFFLOADS, RECOMPUTE, RunFileSections, sections
 from ..reading.reading import Reading
+from ..translation.arguments import tables
 
 # Keys that must have the Trainer's value, and its argument.
-MATCHED = {
-    MICRO: "per_device_train_batch_size",
-    STEPS: STEPS,
-    "gradient_clipping": "max_grad_norm",
-    "bf16.enabled": "bf16",
-    "fp16.enabled": "fp16",
-}
+MATCHED: Mapping[str, str] = tables(__file__)["matched"]
 OFFLOAD = "offload_optimizer"
 SETTING = re.compile(r"([\w.]+)(=|: )")
 UNKNOWN = "is not a key"

@@ -54,11 +54,7 @@ def _value(text: str) -> Any:
 
 FOLDER = Path(__file__).parent
 TITLE = "verl"
-ACTOR, MODEL, ROLLOUT = (
-    "actor_rollout_ref.actor",
-    "actor_rollout_ref.model",
-    "actor_rollout_ref.rollout",
-)
+ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "rollout"))
 FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 SFT = "sft"
