@@ -7,6 +7,7 @@ utils/data/streaming.py, utils/schemas/validation.py.
 from __future__ import annotations
 
 from ..translation.arguments import tables
+from ..translation.tools import TRAINER
 from .draft import Draft, flag
 
 MULTIPLE = 64  # core/builders/causal.py: rows are padded to a multiple of it
@@ -41,7 +42,7 @@ def add_evaluation(draft: Draft, attention: str) -> None:
         trained = draft.whole("micro_batch_size") or 1
         rows, tokens = _rows(draft, attention, trained, length)
     plain = not draft.launch and "loss" not in draft.training and "recompute" not in draft.training
-    if plain and draft.tool == "transformers.Trainer":
+    if plain and draft.tool == TRAINER:
         draft.args |= {"eval_strategy": "steps", "per_device_eval_batch_size": rows}
         draft.data["eval_seq_len"] = tokens
     elif rows * tokens > draft.args["per_device_train_batch_size"] * draft.data["seq_len"]:

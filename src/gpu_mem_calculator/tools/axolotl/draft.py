@@ -9,10 +9,10 @@ from msgspec import Struct, field
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Could, Reading, Section
+from ..translation.tools import TRAINER
 
 Limits = Mapping[str, tuple[str, Could]]  # why something is not modelled, and what it could do
 TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
-TRAINER = "transformers.Trainer"
 
 
 class Draft(Struct, kw_only=True):

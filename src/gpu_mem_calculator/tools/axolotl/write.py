@@ -16,8 +16,9 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
-from ..transformers.program import TRAINER, beyond_sft, program_sections
+from ..transformers.program import beyond_sft, program_sections
 from ..translation.arguments import tables
+from ..translation.tools import TRAINER
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written

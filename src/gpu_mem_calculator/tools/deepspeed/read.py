@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypedDict
 from ...ledger.units import MIB
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
+from ...runfile.program import Section
 from ...runfile.read import section, with_settings
 from ...runfile.resolve.resolve import resolve
 from ...runfile.text.errors import InputError
@@ -31,7 +32,6 @@ from .names import CHECKPOINT_KEYS, ZERO_KEYS
 from .optimizer import optimizer, scheduler
 
 Source = str | Path | Mapping[str, Any]
-Section = dict[str, Any]
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 MOST_BLOCK_SIZE = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors

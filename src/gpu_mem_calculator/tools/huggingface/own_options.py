@@ -9,7 +9,7 @@ from typing import Any
 from ..reading.options import parsed_value
 from ..reading.reading import Reading
 from ..translation.arguments import tables
-from .tables import ScriptArguments
+from .trainers import ScriptArguments
 
 TABLES = tables(__file__)
 # Names that scripts give to the model and to the length of a sequence.

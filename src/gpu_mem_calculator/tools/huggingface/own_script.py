@@ -13,18 +13,18 @@ from typing import Any
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..script.reader import read_script
 from ..script.record import ScriptRecord
-from ..script.values import Thing, plain
+from ..script.values import Thing, plain, value_of
 from ..translation.arguments import FREE, tables
+from ..translation.tools import TRAINER
 from .own_options import LENGTH_NAMES, MODEL_NAMES
 from .script_model import PassedOn, model_sections
 from .script_rows import account_lines, account_origins, computed, honoured, limited
 from .script_trainer import optimizer_values, trainer_values
 from .sections import SETTLE
-from .tables import renamed, script_arguments
-from .trainers import TRAINER, is_loop, loop_model, made_trainer, trainer_of_text
+from .trainers import is_loop, loop_model, made_trainer, renamed, script_arguments, trainer_of_text
 
 STEPS = "gradient_accumulation_steps"
 TABLES = tables(__file__)
@@ -252,14 +252,12 @@ def _add_lengths(
         honoured(reading, line, f"sequences of {length} tokens")
     else:
         length = max(declared.values())
-    collator = trainer.values.get("data_collator") if trainer is not None else None
-    multiple = collator.values.get("pad_to_multiple_of") if isinstance(collator, Thing) else None
+    multiple = value_of(value_of(trainer, "data_collator"), "pad_to_multiple_of")
     if isinstance(multiple, int) and multiple > 0:
         length = -(-length // multiple) * multiple
     result.values.setdefault("max_seq_length", length)
 
 
-Section = dict[str, Any]
 FILE_PARSERS = {"TrlParser", "H4ArgumentParser"}  # they read --config themselves
 
 

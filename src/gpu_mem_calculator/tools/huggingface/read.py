@@ -21,17 +21,16 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax, parse_options
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch, leave_out
 from ..translation.arguments import argument_table, argument_values, tables
-from ..translation.tools import TOOLS
+from ..translation.tools import TOOLS, TRAINER
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
 from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
 from .sections import WHOLE, program_sections
-from .tables import NO_ARGUMENTS, ScriptArguments, renamed, script_arguments
-from .trainers import TRAINER, TRL, trainer_of_name
+from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_arguments, trainer_of_name
 
 SCRIPT, FLAG, TABLE, OWN = "main.py", "--deepspeed", "deepspeed_chat", Path(__file__).parent
 TITLE = "DeepSpeed-Chat"
@@ -127,7 +126,6 @@ def file_trainer(data: Mapping[str, Any]) -> tuple[str, str]:
     return best, f"because of {', '.join(found[best][:MOST_NAMED])}"
 
 
-Section = dict[str, Any]
 CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
 FILES = (".yaml", ".yml", ".json", ".toml")
 EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers

@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from ..reading.keys import sort_keys
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..script.rows import row
-from ..script.values import UNKNOWN, Thing, plain
+from ..script.values import UNKNOWN, Thing, plain, value_of
 from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table
 from .script_rows import computed, freed, honoured, known_row, limited, name
@@ -72,10 +72,10 @@ def _linear(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)
 
 
-Section = dict[str, Any]
 DTYPES = ("dtype", "torch_dtype")
 LOADED = (*DTYPES, "attn_implementation", "device_map")
 QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
+CONFIGURED = ("quantization", "config")  # what configures a model
 HEADS = re.compile(
     r"\w*For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)"
 )
@@ -118,8 +118,7 @@ def model_sections(
     elif not isinstance(model, Thing) and (trainer is not None or model is not None):
         line = trainer.line if trainer is not None else 0
         limited(reading, line, "model", "the script makes it where the text cannot be followed")
-    peft = trainer.values.get("peft_config") if trainer is not None else None
-    peft = peft or (model.values.get("peft") if isinstance(model, Thing) else None)
+    peft = value_of(trainer, "peft_config") or value_of(model, "peft")
     adapters = peft_section(peft, trainer, reading)
     if adapters is not None:
         result.values["peft_config"] = adapters
@@ -257,7 +256,7 @@ def _change(model: Thing, result: PassedOn, reading: Reading) -> None:
 
 def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
     """Which weights are trained: freezing can only save; with adapters the base is frozen."""
-    later = trainer.values.get("peft_config") if trainer is not None else None
+    later = value_of(trainer, "peft_config")
     adapted = model.values.get("peft") is not None or isinstance(later, Thing)
     frozen = False
     for line, what, value, had_peft in model.values.get("gradients", ()):
@@ -283,9 +282,7 @@ def _unused(
     found: ScriptRecord, trainer: Thing | None, peft: Any, model: Any, reading: Reading
 ) -> None:
     """Configurations that the script makes, and that this run does not use."""
-    values = model.values if isinstance(model, Thing) else {}
-    arguments = trainer.values.get("args") if trainer is not None else None
-    used = (peft, arguments, values.get("quantization"), values.get("config"))
+    used = (peft, value_of(trainer, "args"), *(value_of(model, key) for key in CONFIGURED))
     for one in found.things:
         if one.kind in ("peft", "quantization", "arguments") and one not in used:
             for line in {one.line, *one.lines.values()}:
@@ -294,8 +291,7 @@ def _unused(
 
 def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Reading) -> None:
     """Models beside the one that is trained."""
-    reference = trainer.values.get("ref_model") if trainer is not None else None
-    values = model.values if isinstance(model, Thing) else {}
+    reference = value_of(trainer, "ref_model")
     place = found.things.index(trainer) if trainer in found.things else len(found.things)
     for index, one in enumerate(found.things):
         if one.kind == "model" and one is reference:
@@ -310,7 +306,7 @@ def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Rea
             continue
         else:
             when = "after training" if index > place else "beside the one that is trained"
-            source = values.get("source", UNKNOWN)
+            source = value_of(model, "source")
             same = isinstance(source, str) and one.values.get("source") == source
             why = f"another model, {when}, is not counted"
             adds = "4*weights" if same else True

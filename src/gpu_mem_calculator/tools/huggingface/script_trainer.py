@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..reading.keys import sort_keys
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..script.rows import row
 from ..script.values import UNKNOWN, Imported, ScriptClass, ScriptFunction, Thing, plain
 from ..translation.arguments import tables
+from ..translation.tools import TRAINER
 from .script_rows import freed, honoured, known_row, limited, name
-from .tables import renamed, script_arguments
-from .trainers import CLASSES, OTHERS, TRAINER
+from .trainers import CLASSES, OTHERS, renamed, script_arguments
 
-Section = dict[str, Any]
 ELSEWHERE = ("model", "args", "peft_config", "path", "class", "trained", "evaluates", "ref_model")
 # torch's and bitsandbytes' optimizers, and the values of `optim` that make the same.
 TABLES = tables(__file__)

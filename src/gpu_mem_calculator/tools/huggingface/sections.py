@@ -8,14 +8,12 @@ from typing import Any
 from ...runfile.text.errors import InputError, quoted
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table, tables
-from .tables import script_arguments
-from .trainers import TRAINER
+from ..translation.tools import ONLINE, TRAINER
+from .trainers import script_arguments
 
-Section = dict[str, Any]
-ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")
 PROMPT = 512  # tokens to which TRL 0.24.0 cut prompts (trainer/grpo_config.py max_prompt_length)
 WHOLE = "whole"  # a sequence as long as the model takes
 LENGTH = 1024  # tokens of a sequence where nothing says how long it is

@@ -1,17 +1,25 @@
-"""Which trainer a command starts: by TRL's subcommand, by the script's text, by its name."""
+"""Which trainer a command starts: by TRL's subcommand, by the script's text, by its name.
+
+And the arguments that a script of this trainer may have, and how they are written.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
 
 from ...runfile.text.errors import InputError
+from ..reading.options import OptionSyntax, option_syntax
 from ..script.record import ScriptRecord
 from ..script.values import Thing
-from ..translation.arguments import tables
+from ..translation.arguments import FOLDER, ArgumentTable, argument_data, argument_table, tables
+from ..translation.tools import TOOLS, TRAINER
 
 TABLES = tables(__file__)
-TRAINER = "transformers.Trainer"
 # TRL's subcommands, and the words in a script's name.
 TRL: Mapping[str, str] = TABLES["trl"]
 # Trainers by their class.
@@ -23,6 +31,10 @@ ANOTHER = TRAINER  # for another class, which script_trainer.py names in a limit
 NEARER = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "SFTTrainer")
 # TRL's trainers that are not modelled, by the words in a script's name.
 OTHERS: Mapping[str, str] = TABLES["others"]
+OWN = Path(__file__).parent
+# Tables beside the trainer's own, the first of them wins.
+BESIDE = ("script", "recipes", "older")
+BESIDE_TRAINER = ("examples", "script", "recipes", "older")
 LIGHTNING = ("lightning", "pytorch_lightning", "pl")
 
 
@@ -79,3 +91,51 @@ def trainer_of_text(found: ScriptRecord, path: str) -> str | None:
     if is_loop(found):
         return TRAINER
     return next((CLASSES[name] for name in (*NEARER, *CLASSES) if name in found.imports), None)
+
+
+class ScriptArguments(Struct, frozen=True, kw_only=True):
+    """The arguments of a script, those of its trainer among them, and how they are written."""
+
+    trainer: ArgumentTable
+    table: ArgumentTable
+    syntax: OptionSyntax
+
+
+NO_ARGUMENTS = ScriptArguments(trainer={}, table={}, syntax=OptionSyntax())
+
+
+@cache
+def renamed() -> Mapping[str, str]:
+    """Names of earlier releases, and what they are called now."""
+    found: Mapping[str, str] = argument_data("older", OWN)["renamed"]
+    return found
+
+
+@cache
+def script_arguments(tool: str) -> ScriptArguments:
+    """The arguments of a script with this trainer."""
+    paths = [TOOLS[one].arguments for one in ([tool] if tool in TOOLS else TRL.values())]
+    trainer = {name: row for path in paths[::-1] for name, row in argument_table(path).items()}
+    others = BESIDE_TRAINER if tool == TRAINER else BESIDE
+    if tool not in TOOLS:
+        others = (*others, "others")
+    table = dict(trainer)
+    syntax = OptionSyntax()
+    for path in paths:
+        syntax = _joined(syntax, option_syntax(path, FOLDER))
+    for name in others:
+        table = {**argument_table(name, OWN), **table}
+        syntax = _joined(syntax, option_syntax(name, OWN))
+    aliases = {f"--{old}": new for old, new in renamed().items() if new in table}
+    dashed = {old.replace("_", "-"): new for old, new in aliases.items()}
+    syntax = OptionSyntax(
+        switches=syntax.switches,
+        lists=syntax.lists,
+        aliases={**aliases, **dashed},
+        abbreviations=False,
+    )
+    return ScriptArguments(trainer=trainer, table=table, syntax=syntax)
+
+
+def _joined(one: OptionSyntax, other: OptionSyntax) -> OptionSyntax:
+    return OptionSyntax(switches=one.switches | other.switches, lists=one.lists | other.lists)

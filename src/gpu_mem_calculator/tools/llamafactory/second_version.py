@@ -14,6 +14,7 @@ from ..reading.option_values import DTYPES, translated
 from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import chosen_values, deepspeed_data, type_problems
 from ..translation.arguments import argument_table, flat_arguments, tables
+from ..translation.tools import TRAINER
 from .launch import FactoryProcesses
 from .training import BUNDLED, FOLDER
 
@@ -153,7 +154,7 @@ def _deepspeed_program(reading: Reading, values: Mapping[str, Any], files: Named
     """DeepSpeed through Accelerate, with its file (plugins/trainer_plugins/distributed)."""
     config = deepspeed_data(reading, values["dist_config.config_file"], files, BUNDLED)
     program: Section = {
-        "tool": "transformers.Trainer",
+        "tool": TRAINER,
         "args": {
             "per_device_train_batch_size": values["micro_batch_size"],
             "max_grad_norm": values["max_grad_norm"],

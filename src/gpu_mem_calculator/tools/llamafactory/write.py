@@ -9,7 +9,8 @@ from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ..transformers.program import TRAINER, beyond_sft, launch_arguments, program_sections
+from ..transformers.program import beyond_sft, launch_arguments, program_sections
+from ..translation.tools import TRAINER
 from ..writing.texts import yaml_text
 from ..writing.written import Written
 from .training import ATTENTION, MULTIPLE

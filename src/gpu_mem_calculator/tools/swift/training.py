@@ -24,6 +24,7 @@ from ..reading.trainer_arguments import (
 )
 from ..trainer.loading import ATTENTION
 from ..translation.arguments import argument_data, tables
+from ..translation.tools import TRAINER
 from .processes import SwiftProcesses, add_hardware
 
 TABLES = tables(__file__)
@@ -55,7 +56,7 @@ def training_run(
     """Add the sections of a training run."""
     add_hardware(reading, processes)
     deepspeed = deepspeed_data(reading, values["deepspeed"], files, BUNDLED)
-    program: Section = {"tool": "transformers.Trainer", "args": trainer_args(kept, without=OWN)}
+    program: Section = {"tool": TRAINER, "args": trainer_args(kept, without=OWN)}
     program["load"] = _loading(reading, values)
     sharded = _launch(reading, program, values, processes, deepspeed)
     if not sharded:

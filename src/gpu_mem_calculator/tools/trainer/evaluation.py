@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...runfile.program import Program, Section, Translation
-
-PLAIN = "transformers.Trainer"
+from ..translation.tools import TRAINER
 
 
 def add_evaluation(program: Program, values: Mapping[str, Any], result: Translation) -> None:
@@ -23,7 +22,7 @@ def add_evaluation(program: Program, values: Mapping[str, Any], result: Translat
         return
     metrics = bool(program.data.get("compute_metrics")) and not values["prediction_loss_only"]
     batch, trained = values["per_device_eval_batch_size"], result.training["batch_size"]
-    if program.tool == PLAIN and result.engine.get("type") == "pytorch_ddp":
+    if program.tool == TRAINER and result.engine.get("type") == "pytorch_ddp":
         result.training["evaluation"] = _keys(program, values, metrics=metrics)
         if not metrics:
             none = "no compute_metrics, so an evaluation keeps no logits"

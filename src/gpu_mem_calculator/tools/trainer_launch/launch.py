@@ -14,14 +14,13 @@ from ..reading.keys import sort_keys
 from ..reading.reading import Could, Reading
 from ..trainer.accelerate import TABLE, WRAPS_LAYERS, flat_settings
 from ..translation.arguments import argument_table
+from ..translation.tools import ONLINE, TRAINER
 from .deepspeed_file import add_deepspeed_file
 
 FILE = "deepspeed_config.deepspeed_config_file"
 POLICY = "fsdp_config.fsdp_auto_wrap_policy"
 BACKEND = "dynamo_config.dynamo_backend"
-PLAIN = "transformers.Trainer"
 REFERENCED = ("trl.DPOTrainer", "trl.KTOTrainer")
-ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")
 SEVERAL = (
     "without a launcher Trainer splits each batch over the GPUs with torch's DataParallel, which "
     "is not modelled; start it with torchrun or accelerate launch"
@@ -148,7 +147,7 @@ def _evaluation(
     """An evaluation that may take more than a step."""
     runs = str(values.get("eval_strategy") or "no") != "no" or values.get("eval_on_start")
     batch, trained = values["per_device_eval_batch_size"], values["per_device_train_batch_size"]
-    if not runs or (program["tool"] == PLAIN and not engine):
+    if not runs or (program["tool"] == TRAINER and not engine):
         return
     if isinstance(batch, int) and isinstance(trained, int) and batch > trained:
         args = program["args"]

@@ -21,7 +21,6 @@ from .launch import launch_sections, mixed_precision
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 CLIPPING = 1.0  # max_grad_norm of transformers
 MOMENTUM = "momentum=0.9"
-TRAINER = "transformers.Trainer"
 
 
 def program_sections(title: str, tool: str, file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
@@ -94,12 +93,12 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
     if run.label_smoothing:
         arguments["label_smoothing_factor"] = run.label_smoothing
-    if run.evaluation is not None:
-        arguments |= _evaluation(run)
+    if run.evaluation is not None:  # which also needs an evaluation dataset
+        size = int(run.evaluation.batch)
+        arguments |= {"eval_strategy": "epoch", "per_device_eval_batch_size": size}
     if run.options.get("sync_each_batch") and run.micro_batches > 1:
-        arguments["accelerator_config"] = {
-            "gradient_accumulation_kwargs": {"sync_each_batch": True}
-        }
+        each = {"sync_each_batch": True}
+        arguments["accelerator_config"] = {"gradient_accumulation_kwargs": each}
     if run.compile:
         arguments["torch_compile"] = True
         if run.compile != "default":
@@ -107,18 +106,12 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
     return arguments | _liger(run)
 
 
-def _evaluation(run: Run) -> dict[str, Any]:
-    """An evaluation, which also needs an evaluation dataset."""
-    assert run.evaluation is not None
-    return {"eval_strategy": "epoch", "per_device_eval_batch_size": int(run.evaluation.batch)}
-
-
 def _liger(run: Run) -> dict[str, Any]:
     """Liger's kernels, by name where they are not those of the family."""
     usual = LIGER[run.arch.family].default if run.arch.family in LIGER else ()
     if not run.liger:
         return {}
-    changed = {name: name in run.liger for name in {*usual, *run.liger} - ({*usual} & {*run.liger})}
+    changed = {name: name in run.liger for name in sorted({*usual} ^ {*run.liger})}
     return {"use_liger_kernel": True} | ({"liger_kernel_config": changed} if changed else {})
 
 

@@ -99,6 +99,8 @@ class Tool(Struct, frozen=True, kw_only=True):
 TOOLS: Mapping[str, Tool] = msgspec.convert(DATA["tools"], dict[str, Tool])
 # Tools that were read and cannot be answered: why, and which set-up can.
 REFUSED_TOOLS: Mapping[str, str] = DATA["refused"]
+TRAINER = "transformers.Trainer"
+ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")  # they generate what they train on
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
 CHECKED = ("transformers", "trl")  # packages whose arguments have one kind of value each
 LONGEST_VERSION = 40
