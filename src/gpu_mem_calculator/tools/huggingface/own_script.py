@@ -1,8 +1,6 @@
-"""A command of a user's own script whose text can be read.
+"""A user's own script whose text can be read: what it hands to its trainer, or what its loop does.
 
-What a script hands to its trainer: arguments, the model, adapters, quantization, the data.
-
-A training loop of a script's own, in the words of transformers.Trainer.
+A training loop is said in the words of transformers.Trainer.
 """
 
 from __future__ import annotations
@@ -35,86 +33,60 @@ ALIKE = (
     "optimizer and precision"
 )
 
-
-def loop_values(found: ScriptRecord, reading: Reading) -> Section:
-    """The arguments of a Trainer that does what the loop does."""
-    reading.assumed.append(ALIKE)
-    model = found.facts["loop model"] = loop_model(found)
-    accelerators = found.of_kind("accelerator")
-    values = _batches(found, reading)
-    optimizers = found.of_kind("optimizer")
-    if optimizers:
-        values |= optimizer_values(reading, optimizers[-1], optimizers[-1].line)
-    else:
-        limited(reading, 0, "optimizer", "the loop's optimizer is not shown")
-    clipped = [one for one in (*accelerators, model) if one and one.values.get("clipped")]
-    values["max_grad_norm"] = 1.0 if clipped else 0.0
-    values |= _precision(found, accelerators, reading)
-    if found.facts.get("own loss") and not found.facts.get("model loss"):
-        why = "a loss of one's own may keep other tensors than the model's"
-        limited(reading, found.facts["own loss"], "loss", why)
-    return values
-
-
-def _batches(found: ScriptRecord, reading: Reading) -> Section:
-    """The first loader's batch is trained; another one's is evaluated."""
-    loaders = found.of_kind("loader")
-    values: Section = {}
-    used = [one for one in loaders if one is found.facts.get("loader")]
-    trained = used or [one for one in loaders if one.values.get("shuffle") is True]
-    others = [one for one in loaders if one not in trained]
-    for kind, some in (("train", (trained or loaders)[:1]), ("eval", others[-1:])):
-        for loader in some:
-            key, size = f"per_device_{kind}_batch_size", loader.values.get("batch_size", 1)
-            line = loader.line_of("batch_size")
-            if isinstance(size, int):
-                values[key] = size
-                honoured(reading, line, f"DataLoader(batch_size={size})")
-            else:
-                computed(reading, line, "DataLoader(batch_size)")
-    if not loaders:
-        values |= _named_batch(found, reading)
-    if len(loaders) > 1 and found.facts.get("evaluates"):
-        values["eval_strategy"] = "epoch"
-    else:
-        values.pop("per_device_eval_batch_size", None)
-    steps = found.options.get(STEPS)
-    for one in found.of_kind("accelerator"):
-        steps = one.values.get(STEPS, steps)
-    if isinstance(steps, int) and steps > 0:
-        values[STEPS] = steps
-    return values
-
-
-def _named_batch(found: ScriptRecord, reading: Reading) -> Section:
-    """The batch of a loop without a loader, by the usual names of options."""
-    for name in BATCH_NAMES:
-        size = found.options.get(name)
-        if isinstance(size, int) and size > 0:
-            reading.assumed.append(f"{name}={size} is the loop's batch, by its name")
-            return {"per_device_train_batch_size": size}
-    limited(reading, 0, "batch", "the loop's batch is not shown, so the default is taken")
-    return {}
-
-
-def _precision(found: ScriptRecord, accelerators: list[Thing], reading: Reading) -> Section:
-    """Mixed precision: Accelerate's argument, or torch.autocast around the forward pass."""
-    word = found.facts.get("autocast")
-    for one in accelerators:
-        word = one.values.get("mixed_precision", word)
-        for key in one.values:
-            if key not in KNOWN and not key.startswith("["):
-                limited(reading, one.line_of(key), f"Accelerator({key})", "not understood")
-    if word in ("bf16", "bfloat16"):
-        return {"bf16": True}
-    if word in ("fp16", "float16"):
-        return {"fp16": True}
-    if word not in (None, "no", False):
-        limited(reading, 0, "mixed precision", "the text does not show it")
-    return {}
-
-
 PARSED = "(parsed)"
+FILE_PARSERS = {"TrlParser", "H4ArgumentParser"}  # they read --config themselves
+
+
+def follow(command: Command, given: Mapping[str, Any]) -> ScriptRecord | None:
+    """What the script does with these options; None where its file cannot be read."""
+    path = command.words[0]
+    if command.module or not command.files.exists(path):
+        return None
+    gpus = command.num_gpus or 1
+    environment = dict(command.environment)
+    if command.launcher:
+        environment = {"WORLD_SIZE": str(gpus), "RANK": "0", "LOCAL_RANK": "0", **environment}
+    text = command.files.text(path)
+    return read_script(text, path, command.files, given, environment, gpus, command.words)
+
+
+def tool_of(found: ScriptRecord, command: Command) -> str:
+    """The trainer of a script, or a sentence where it makes none."""
+    tool = trainer_of_text(found, command.program)
+    if tool is None:
+        why = "makes no trainer of transformers or TRL, so its arguments do not say what it does"
+        use = f"use gpu-mem-calc trace -- python {command.words[0]}"
+        raise InputError(f"{command.program} {why}; {use}")
+    return tool
+
+
+def parses_arguments(found: ScriptRecord) -> bool:
+    """Whether a parser of transformers or TRL makes the trainer's arguments options."""
+    return any(one.kind == "arguments" and "(parsed)" in one.values for one in found.things)
+
+
+def reads_config(found: ScriptRecord) -> bool:
+    """Whether the script's parser reads the file of --config itself."""
+    return bool(found.facts.get("parsers", set()) & FILE_PARSERS)
+
+
+def script_means(
+    found: ScriptRecord, tool: str, reading: Reading, given: Mapping[str, Any]
+) -> PassedOn:
+    """What the script hands to its trainer; a model that it does not show is taken by the usual
+    name of its option.
+    """
+    trainer = made_trainer(found)
+    if trainer is None and not is_loop(found):
+        why = "the trainer is made where the text cannot be followed"
+        limited(reading, 0, tool.rpartition(".")[2], why)
+    result = passed_on(found, trainer, tool, reading, given)
+    options = {**found.options, **given}
+    for name in ("model_name_or_path", *MODEL_NAMES):
+        value = options.get(name)
+        if isinstance(value, str) and "config" not in result.model:
+            result.values.setdefault("model_name_or_path", value)
+    return result
 
 
 def passed_on(
@@ -134,20 +106,7 @@ def passed_on(
         model = found.facts.get("loop model")
     else:
         values = trainer_values(found, trainer, tool, reading)
-        arguments = trainer.values.get("args")
-        if isinstance(arguments, Thing) and arguments.kind == "arguments":
-            own = argument_values_of(arguments, tool, reading)
-            if tool != TRAINER and arguments.name.endswith("TrainingArguments"):
-                # SFTConfig(**args.to_dict()), so these defaults hold (sft_trainer.py __init__)
-                own = {"gradient_checkpointing": False, "bf16": False, **own}
-            values = {**own, **values}
-        elif arguments is not None:
-            why = "its file is not at hand; the command's options and the defaults are taken"
-            limited(reading, trainer.line_of("args"), f"{trainer.name}(args)", why)
-            table = script_arguments(tool).table
-            known = {renamed().get(key, key): value for key, value in given.items()}
-            known = {key: value for key, value in known.items() if key in table and plain(value)}
-            values = {**sort_keys(reading, table, known, "--"), **values}
+        values = {**_arguments(trainer, tool, reading, given), **values}
         model = trainer.values.get("model")
     result = model_sections(found, trainer, model, reading)
     result.values = {**values, **result.values}
@@ -164,6 +123,25 @@ def passed_on(
         reading.limit("torch.compile", why)
     account_origins(found, reading)
     return result
+
+
+def _arguments(trainer: Thing, tool: str, reading: Reading, given: Mapping[str, Any]) -> Section:
+    """The values of TrainingArguments and its kind, which the script makes or is handed."""
+    arguments = trainer.values.get("args")
+    if arguments is None:
+        return {}
+    if isinstance(arguments, Thing) and arguments.kind == "arguments":
+        own = argument_values_of(arguments, tool, reading)
+        if tool != TRAINER and arguments.name.endswith("TrainingArguments"):
+            # SFTConfig(**args.to_dict()), so these defaults hold (sft_trainer.py __init__)
+            own = {"gradient_checkpointing": False, "bf16": False, **own}
+        return own
+    why = "its file is not at hand; the command's options and the defaults are taken"
+    limited(reading, trainer.line_of("args"), f"{trainer.name}(args)", why)
+    table = script_arguments(tool).table
+    known = {renamed().get(key, key): value for key, value in given.items()}
+    known = {key: value for key, value in known.items() if key in table and plain(value)}
+    return sort_keys(reading, table, known, "--")
 
 
 def _add_precision(result: PassedOn, reading: Reading) -> None:
@@ -258,56 +236,79 @@ def _add_lengths(
     result.values.setdefault("max_seq_length", length)
 
 
-FILE_PARSERS = {"TrlParser", "H4ArgumentParser"}  # they read --config themselves
+def loop_values(found: ScriptRecord, reading: Reading) -> Section:
+    """The arguments of a Trainer that does what the loop does."""
+    reading.assumed.append(ALIKE)
+    model = found.facts["loop model"] = loop_model(found)
+    accelerators = found.of_kind("accelerator")
+    values = _batches(found, reading)
+    optimizers = found.of_kind("optimizer")
+    if optimizers:
+        values |= optimizer_values(reading, optimizers[-1], optimizers[-1].line)
+    else:
+        limited(reading, 0, "optimizer", "the loop's optimizer is not shown")
+    clipped = [one for one in (*accelerators, model) if one and one.values.get("clipped")]
+    values["max_grad_norm"] = 1.0 if clipped else 0.0
+    values |= _precision(found, accelerators, reading)
+    if found.facts.get("own loss") and not found.facts.get("model loss"):
+        why = "a loss of one's own may keep other tensors than the model's"
+        limited(reading, found.facts["own loss"], "loss", why)
+    return values
 
 
-def follow(command: Command, given: Mapping[str, Any]) -> ScriptRecord | None:
-    """What the script does with these options; None where its file cannot be read."""
-    path = command.words[0]
-    if command.module or not command.files.exists(path):
-        return None
-    gpus = command.num_gpus or 1
-    environment = dict(command.environment)
-    if command.launcher:
-        environment = {"WORLD_SIZE": str(gpus), "RANK": "0", "LOCAL_RANK": "0", **environment}
-    text = command.files.text(path)
-    return read_script(text, path, command.files, given, environment, gpus, command.words)
+def _batches(found: ScriptRecord, reading: Reading) -> Section:
+    """The first loader's batch is trained; another one's is evaluated."""
+    loaders = found.of_kind("loader")
+    values: Section = {}
+    used = [one for one in loaders if one is found.facts.get("loader")]
+    trained = used or [one for one in loaders if one.values.get("shuffle") is True]
+    others = [one for one in loaders if one not in trained]
+    for kind, some in (("train", (trained or loaders)[:1]), ("eval", others[-1:])):
+        for loader in some:
+            key, size = f"per_device_{kind}_batch_size", loader.values.get("batch_size", 1)
+            line = loader.line_of("batch_size")
+            if isinstance(size, int):
+                values[key] = size
+                honoured(reading, line, f"DataLoader(batch_size={size})")
+            else:
+                computed(reading, line, "DataLoader(batch_size)")
+    if not loaders:
+        values |= _named_batch(found, reading)
+    if len(loaders) > 1 and found.facts.get("evaluates"):
+        values["eval_strategy"] = "epoch"
+    else:
+        values.pop("per_device_eval_batch_size", None)
+    steps = found.options.get(STEPS)
+    for one in found.of_kind("accelerator"):
+        steps = one.values.get(STEPS, steps)
+    if isinstance(steps, int) and steps > 0:
+        values[STEPS] = steps
+    return values
 
 
-def tool_of(found: ScriptRecord, command: Command) -> str:
-    """The trainer of a script, or a sentence where it makes none."""
-    tool = trainer_of_text(found, command.program)
-    if tool is None:
-        why = "makes no trainer of transformers or TRL, so its arguments do not say what it does"
-        use = f"use gpu-mem-calc trace -- python {command.words[0]}"
-        raise InputError(f"{command.program} {why}; {use}")
-    return tool
+def _named_batch(found: ScriptRecord, reading: Reading) -> Section:
+    """The batch of a loop without a loader, by the usual names of options."""
+    for name in BATCH_NAMES:
+        size = found.options.get(name)
+        if isinstance(size, int) and size > 0:
+            reading.assumed.append(f"{name}={size} is the loop's batch, by its name")
+            return {"per_device_train_batch_size": size}
+    limited(reading, 0, "batch", "the loop's batch is not shown, so the default is taken")
+    return {}
 
 
-def parses_arguments(found: ScriptRecord) -> bool:
-    """Whether a parser of transformers or TRL makes the trainer's arguments options."""
-    return any(one.kind == "arguments" and "(parsed)" in one.values for one in found.things)
-
-
-def reads_config(found: ScriptRecord) -> bool:
-    """Whether the script's parser reads the file of --config itself."""
-    return bool(found.facts.get("parsers", set()) & FILE_PARSERS)
-
-
-def script_means(
-    found: ScriptRecord, tool: str, reading: Reading, given: Mapping[str, Any]
-) -> PassedOn:
-    """What the script hands to its trainer; a model that it does not show is taken by the usual
-    name of its option.
-    """
-    trainer = made_trainer(found)
-    if trainer is None and not is_loop(found):
-        why = "the trainer is made where the text cannot be followed"
-        limited(reading, 0, tool.rpartition(".")[2], why)
-    result = passed_on(found, trainer, tool, reading, given)
-    options = {**found.options, **given}
-    for name in ("model_name_or_path", *MODEL_NAMES):
-        value = options.get(name)
-        if isinstance(value, str) and "config" not in result.model:
-            result.values.setdefault("model_name_or_path", value)
-    return result
+def _precision(found: ScriptRecord, accelerators: list[Thing], reading: Reading) -> Section:
+    """Mixed precision: Accelerate's argument, or torch.autocast around the forward pass."""
+    word = found.facts.get("autocast")
+    for one in accelerators:
+        word = one.values.get("mixed_precision", word)
+        for key in one.values:
+            if key not in KNOWN and not key.startswith("["):
+                limited(reading, one.line_of(key), f"Accelerator({key})", "not understood")
+    if word in ("bf16", "bfloat16"):
+        return {"bf16": True}
+    if word in ("fp16", "float16"):
+        return {"fp16": True}
+    if word not in (None, "no", False):
+        limited(reading, 0, "mixed precision", "the text does not show it")
+    return {}

@@ -1,8 +1,7 @@
 """Reads commands of trl, of transformers' examples and of a user's script, and their files.
 
-Which trainer a file of arguments is for: by the names that only one of them has.
-
-DeepSpeed-Chat's main.py: its own loop around DeepSpeed (DeepSpeedExamples 45b4b71).
+A file of arguments is for the trainer of which it has the most names. DeepSpeed-Chat's main.py is
+a loop of its own around DeepSpeed (DeepSpeedExamples 45b4b71).
 """
 
 from __future__ import annotations
@@ -37,95 +36,9 @@ TITLE = "DeepSpeed-Chat"
 # Arguments that only a later step has, and how that step is named.
 LATER: dict[str, str] = tables(__file__)["later"]
 PRECISIONS = ("fp16", "bf16")
-
-
-def is_deepspeed_chat(command: Command) -> bool:
-    """Whether a command is one of DeepSpeed-Chat's: `main.py` with --deepspeed as a flag."""
-    words = command.words
-    if command.program != SCRIPT or FLAG not in words:
-        return False
-    after = words[words.index(FLAG) + 1 :][:1]
-    return not after or after[0].startswith("-")
-
-
-def read_deepspeed_chat(command: Command) -> Reading:
-    """Step 1, supervised fine-tuning, as a run under DeepSpeed; later steps are refused."""
-    table = argument_table(TABLE, OWN)
-    options = parse_options(TITLE, command.words[1:], table, option_syntax(TABLE, OWN))
-    reading = Reading(tool=TITLE, version="45b4b71", problems=options.problems)
-    kept = sort_keys(reading, table, options.values, "--")
-    reading.run["hardware"] = command.hardware
-    later = next((title for name, title in LATER.items() if name in options.values), None)
-    if later is not None:
-        reading.run["program"] = {"tool": f"{TITLE.lower()} {later}"}
-        return reading
-    reading.assumed.append(
-        f"{SCRIPT} is {TITLE}'s step 1: nothing in the command is of a later one"
-    )
-    values = argument_values(table, kept)
-    if values["model_name_or_path"] is not None:
-        reading.run["model"] = {"name": values["model_name_or_path"]}
-    reading.run["training"] = _training(values)
-    reading.run["engine"] = _engine(values)
-    return reading
-
-
-def _training(values: dict[str, Any]) -> dict[str, Any]:
-    """dschat/utils/utils.py and step1 main.py: FusedAdam, gradients clipped to 1."""
-    if values["dtype"] not in PRECISIONS:
-        raise InputError(f"--dtype {quoted(values['dtype'])} must be 'fp16' or 'bf16'")
-    training = {
-        "batch_size": values["per_device_train_batch_size"],
-        "seq_len": values["max_seq_len"],
-        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
-        "precision": f"{values['dtype']}_mixed",
-        "optimizer": "adamw",
-        "gradient_clipping": 1.0,
-    }
-    if values["gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    return training
-
-
-def _engine(values: dict[str, Any]) -> dict[str, Any]:
-    """dschat/utils/ds_utils.py get_train_ds_config."""
-    stage = values["zero_stage"]
-    engine: dict[str, Any] = {"type": "deepspeed", "zero_stage": stage}
-    if stage:
-        engine["overlap_comm"] = True
-    if stage == 3:
-        engine |= {
-            "stage3_param_persistence_threshold": 10_000,
-            "stage3_max_live_parameters": 30_000_000,
-            "stage3_prefetch_bucket_size": 30_000_000,
-        }
-    if values["offload"]:
-        engine["offload_optimizer"] = "cpu"
-        engine |= {"offload_param": "cpu"} if stage == 3 else {}
-    return engine
-
-
 MOST_NAMED = 3
 # Names of earlier releases that tell the trainer, as older.toml lists them.
 TELLING = {"max_seq_length": "trl.SFTTrainer", "reward_funcs": "trl.GRPOTrainer"}
-
-
-def file_trainer(data: Mapping[str, Any]) -> tuple[str, str]:
-    """The trainer, and how it was found."""
-    shared = argument_table(TOOLS[TRAINER].arguments)
-    own = {
-        tool: argument_table(TOOLS[tool].arguments).keys() - shared.keys() for tool in TRL.values()
-    }
-    found = {tool: [key for key in data if key in names] for tool, names in own.items()}
-    for key, tool in TELLING.items():
-        if key in data:
-            found[tool].append(key)
-    best = max(found, key=lambda tool: len(found[tool]))
-    if not found[best]:
-        return TRAINER, "because no argument is TRL's own"
-    return best, f"because of {', '.join(found[best][:MOST_NAMED])}"
-
-
 CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
 FILES = (".yaml", ".yml", ".json", ".toml")
 EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
@@ -151,27 +64,29 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
-    """The values of a script's arguments, and what it gives to from_pretrained, by the usual
-    meaning of their names; its text cannot be read.
-    """
-    script, arguments = command.program, script_arguments(tool)
-    words, own = split_own(command.words[1:], arguments)
-    given, loaded = own_values(own), None
-    config = given.pop("config", None)
-    values = _sorted(reading, arguments, _file(command.files, str(config)), "") if config else {}
-    values |= _options(script, words, arguments, reading, command.files)
-    files = {name: given.pop(name) for name in NAMED if name in given}
-    values |= {_section(name): command.files.data(str(one)) for name, one in files.items()}
-    values = {**known_names(given, arguments.table), **values}
-    if script in EXAMPLES:
-        loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
-        if values.get("block_size") is None:
-            values["block_size"] = WHOLE
-            reading.assumed.append("block_size is the longest sequence that the model takes")
-    add_own_limit(reading, given, None, script)
-    add_dropped_limit(reading, {**given, **values}, script)
-    return values, loaded
+def _read_trl(command: Command) -> Reading:
+    """`trl sft ...`: options of the script, and of accelerate launch (cli/commands/training.py)."""
+    name = command.words[1] if len(command.words) > 1 else ""
+    if name not in TRL:
+        hint = nearest(name, list(TRL)) or f"; it can be {', '.join(TRL)}"
+        raise InputError(f"trl {name} is not read{hint}".replace("  ", " "))
+    tool = TRL[name]
+    reading, arguments = _reading(tool), script_arguments(tool)
+    words, own = split_own(command.words[2:], arguments)
+    config = own.pop("config", None)
+    file = _file(command.files, config[0]) if config else {}
+    launch = _taken_launch(file, arguments)
+    values = _sorted(reading, arguments, file, "")
+    values |= _options(f"trl {name}", words, arguments, reading, command.files)
+    for key, value in own_values(own).items():
+        if _is_launch(key):
+            launch[key] = value
+        else:
+            known = [*arguments.table, *syntaxes()["accelerate"].names]
+            hint = nearest(key, known) or "; leave it out"
+            reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
+    _fill(reading, tool, values, _launched(command, launch, reading), None)
+    return reading
 
 
 def _read_own(command: Command, found: ScriptRecord) -> Reading:
@@ -203,10 +118,27 @@ def _read_own(command: Command, found: ScriptRecord) -> Reading:
     return reading
 
 
-def _taken_own(file: Section, arguments: ScriptArguments, found: ScriptRecord) -> Section:
-    """The keys of a file that the script's own classes declare, taken out of it."""
-    own = [key for key in file if key in found.options and key not in arguments.trainer]
-    return {key: file.pop(key) for key in own}
+def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
+    """The values of a script's arguments, and what it gives to from_pretrained, by the usual
+    meaning of their names; its text cannot be read.
+    """
+    script, arguments = command.program, script_arguments(tool)
+    words, own = split_own(command.words[1:], arguments)
+    given, loaded = own_values(own), None
+    config = given.pop("config", None)
+    values = _sorted(reading, arguments, _file(command.files, str(config)), "") if config else {}
+    values |= _options(script, words, arguments, reading, command.files)
+    files = {name: given.pop(name) for name in NAMED if name in given}
+    values |= {_section(name): command.files.data(str(one)) for name, one in files.items()}
+    values = {**known_names(given, arguments.table), **values}
+    if script in EXAMPLES:
+        loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
+        if values.get("block_size") is None:
+            values["block_size"] = WHOLE
+            reading.assumed.append("block_size is the longest sequence that the model takes")
+    add_own_limit(reading, given, None, script)
+    add_dropped_limit(reading, {**given, **values}, script)
+    return values, loaded
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
@@ -229,6 +161,28 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     return reading
 
 
+def file_trainer(data: Mapping[str, Any]) -> tuple[str, str]:
+    """The trainer, and how it was found."""
+    shared = argument_table(TOOLS[TRAINER].arguments)
+    own = {
+        tool: argument_table(TOOLS[tool].arguments).keys() - shared.keys() for tool in TRL.values()
+    }
+    found = {tool: [key for key in data if key in names] for tool, names in own.items()}
+    for key, tool in TELLING.items():
+        if key in data:
+            found[tool].append(key)
+    best = max(found, key=lambda tool: len(found[tool]))
+    if not found[best]:
+        return TRAINER, "because no argument is TRL's own"
+    return best, f"because of {', '.join(found[best][:MOST_NAMED])}"
+
+
+def _taken_own(file: Section, arguments: ScriptArguments, found: ScriptRecord) -> Section:
+    """The keys of a file that the script's own classes declare, taken out of it."""
+    own = [key for key in file if key in found.options and key not in arguments.trainer]
+    return {key: file.pop(key) for key in own}
+
+
 def _file_command(files: NamedFiles) -> Command:
     """The command of a file that is read alone."""
     return Command(words=("train.py",), files=files)
@@ -241,31 +195,6 @@ def _reading(tool: str) -> Reading:
 
 def _section(name: str) -> str:
     return "quantization_config" if name == "quantization_config" else "peft_config"
-
-
-def _read_trl(command: Command) -> Reading:
-    """`trl sft ...`: options of the script, and of accelerate launch (cli/commands/training.py)."""
-    name = command.words[1] if len(command.words) > 1 else ""
-    if name not in TRL:
-        hint = nearest(name, list(TRL)) or f"; it can be {', '.join(TRL)}"
-        raise InputError(f"trl {name} is not read{hint}".replace("  ", " "))
-    tool = TRL[name]
-    reading, arguments = _reading(tool), script_arguments(tool)
-    words, own = split_own(command.words[2:], arguments)
-    config = own.pop("config", None)
-    file = _file(command.files, config[0]) if config else {}
-    launch = _taken_launch(file, arguments)
-    values = _sorted(reading, arguments, file, "")
-    values |= _options(f"trl {name}", words, arguments, reading, command.files)
-    for key, value in own_values(own).items():
-        if _is_launch(key):
-            launch[key] = value
-        else:
-            known = [*arguments.table, *syntaxes()["accelerate"].names]
-            hint = nearest(key, known) or "; leave it out"
-            reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
-    _fill(reading, tool, values, _launched(command, launch, reading), None)
-    return reading
 
 
 def _taken_launch(file: Section, arguments: ScriptArguments) -> Section:
@@ -339,3 +268,69 @@ def _fill(
         data = command.files.data(deepspeed, "--deepspeed") if named else deepspeed
         add_deepspeed_file(reading, data, meant)
     leave_out(reading, meant)
+
+
+def is_deepspeed_chat(command: Command) -> bool:
+    """Whether a command is one of DeepSpeed-Chat's: `main.py` with --deepspeed as a flag."""
+    words = command.words
+    if command.program != SCRIPT or FLAG not in words:
+        return False
+    after = words[words.index(FLAG) + 1 :][:1]
+    return not after or after[0].startswith("-")
+
+
+def read_deepspeed_chat(command: Command) -> Reading:
+    """Step 1, supervised fine-tuning, as a run under DeepSpeed; later steps are refused."""
+    table = argument_table(TABLE, OWN)
+    options = parse_options(TITLE, command.words[1:], table, option_syntax(TABLE, OWN))
+    reading = Reading(tool=TITLE, version="45b4b71", problems=options.problems)
+    kept = sort_keys(reading, table, options.values, "--")
+    reading.run["hardware"] = command.hardware
+    later = next((title for name, title in LATER.items() if name in options.values), None)
+    if later is not None:
+        reading.run["program"] = {"tool": f"{TITLE.lower()} {later}"}
+        return reading
+    reading.assumed.append(
+        f"{SCRIPT} is {TITLE}'s step 1: nothing in the command is of a later one"
+    )
+    values = argument_values(table, kept)
+    if values["model_name_or_path"] is not None:
+        reading.run["model"] = {"name": values["model_name_or_path"]}
+    reading.run["training"] = _training(values)
+    reading.run["engine"] = _engine(values)
+    return reading
+
+
+def _training(values: dict[str, Any]) -> dict[str, Any]:
+    """dschat/utils/utils.py and step1 main.py: FusedAdam, gradients clipped to 1."""
+    if values["dtype"] not in PRECISIONS:
+        raise InputError(f"--dtype {quoted(values['dtype'])} must be 'fp16' or 'bf16'")
+    training = {
+        "batch_size": values["per_device_train_batch_size"],
+        "seq_len": values["max_seq_len"],
+        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
+        "precision": f"{values['dtype']}_mixed",
+        "optimizer": "adamw",
+        "gradient_clipping": 1.0,
+    }
+    if values["gradient_checkpointing"]:
+        training["activation_checkpointing"] = "full"
+    return training
+
+
+def _engine(values: dict[str, Any]) -> dict[str, Any]:
+    """dschat/utils/ds_utils.py get_train_ds_config."""
+    stage = values["zero_stage"]
+    engine: dict[str, Any] = {"type": "deepspeed", "zero_stage": stage}
+    if stage:
+        engine["overlap_comm"] = True
+    if stage == 3:
+        engine |= {
+            "stage3_param_persistence_threshold": 10_000,
+            "stage3_max_live_parameters": 30_000_000,
+            "stage3_prefetch_bucket_size": 30_000_000,
+        }
+    if values["offload"]:
+        engine["offload_optimizer"] = "cpu"
+        engine |= {"offload_param": "cpu"} if stage == 3 else {}
+    return engine

@@ -1,7 +1,4 @@
-"""The model that a script trains: how it is loaded, adapted, quantized, cast and frozen.
-
-Adapters and quantization that a script asks for.
-"""
+"""The model that a script trains: how it is loaded, adapted, quantized, cast and frozen."""
 
 from __future__ import annotations
 
@@ -19,59 +16,6 @@ from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table
 from .script_rows import computed, freed, honoured, known_row, limited, name
 
-
-def quantize(quantization: Thing, reading: Reading) -> Section:
-    """BitsAndBytesConfig: the fields that the text shows."""
-    hidden = [key for key, value in quantization.values.items() if not plain(value)]
-    shown = {key: value for key, value in quantization.values.items() if plain(value)}
-    honoured(reading, quantization.line, "BitsAndBytesConfig")
-    for key in shown:
-        honoured(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
-    for key in hidden:
-        computed(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
-    return {key: value for key, value in shown.items() if value is not None}
-
-
-def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section | None:
-    """LoraConfig; other methods are named. None where nothing is adapted, or it is not shown."""
-    if peft is None:
-        return None
-    if not isinstance(peft, Thing) or peft.kind != "peft":
-        line = trainer.line if trainer is not None else 0
-        limited(reading, line, "peft_config", "the adapter's configuration is not shown")
-        return None
-    if peft.name != "LoraConfig":
-        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
-        limited(reading, peft.line, peft.name, why)
-        return {}
-    honoured(reading, peft.line, "LoraConfig")
-    table, kept = argument_table(PEFT), Section()
-    for key, value in peft.values.items():
-        if key == "target_modules" and isinstance(value, list) and _linear(value):
-            value = "all-linear"
-        line = peft.line_of(key)
-        word = "r" if key == "[0]" else key
-        if word not in table:
-            limited(reading, line, f"LoraConfig({word})", "not understood")
-        elif plain(value):
-            prefix = f"{reading.script}:{line} LoraConfig."
-            kept |= sort_keys(reading, table, {word: _listed(value)}, prefix)
-        elif table[word].effect == "free":
-            freed(reading, line, f"LoraConfig({word})")
-        else:
-            computed(reading, line, f"LoraConfig({word})")
-    return kept
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _linear(value: list[Any]) -> bool:
-    """Whether a list has the names of all linear layers, as a loop over modules gathers them."""
-    return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)
-
-
 DTYPES = ("dtype", "torch_dtype")
 LOADED = (*DTYPES, "attn_implementation", "device_map")
 QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
@@ -83,6 +27,7 @@ EXTRA_ROWS = 1024  # of an embedding beyond a tokenizer's tokens, or added to it
 # Those rows of two tables, 16,384 wide, at 18 bytes in training, and their logits of 32,768 tokens.
 EXTRA_BYTES = EXTRA_ROWS * (2 * 16_384 * 18 + 32_768 * 14)
 STATES = "gradients+optimizer_states+activations"
+PLAIN_NUMBERS = ("vocab_size", "tie_word_embeddings")
 
 
 class PassedOn(Struct, kw_only=True):
@@ -216,9 +161,6 @@ def _shape(config: Thing, model: Thing, result: PassedOn, reading: Reading) -> N
         honoured(reading, config.line, config.name)
 
 
-PLAIN_NUMBERS = ("vocab_size", "tie_word_embeddings")
-
-
 def _change(model: Thing, result: PassedOn, reading: Reading) -> None:
     """What later lines do to the model."""
     values = model.values
@@ -311,3 +253,55 @@ def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Rea
             why = f"another model, {when}, is not counted"
             adds = "4*weights" if same else True
             limited(reading, one.line, what, why, adds=adds, saves=False)
+
+
+def quantize(quantization: Thing, reading: Reading) -> Section:
+    """BitsAndBytesConfig: the fields that the text shows."""
+    hidden = [key for key, value in quantization.values.items() if not plain(value)]
+    shown = {key: value for key, value in quantization.values.items() if plain(value)}
+    honoured(reading, quantization.line, "BitsAndBytesConfig")
+    for key in shown:
+        honoured(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
+    for key in hidden:
+        computed(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section | None:
+    """LoraConfig; other methods are named. None where nothing is adapted, or it is not shown."""
+    if peft is None:
+        return None
+    if not isinstance(peft, Thing) or peft.kind != "peft":
+        line = trainer.line if trainer is not None else 0
+        limited(reading, line, "peft_config", "the adapter's configuration is not shown")
+        return None
+    if peft.name != "LoraConfig":
+        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
+        limited(reading, peft.line, peft.name, why)
+        return {}
+    honoured(reading, peft.line, "LoraConfig")
+    table, kept = argument_table(PEFT), Section()
+    for key, value in peft.values.items():
+        if key == "target_modules" and isinstance(value, list) and _linear(value):
+            value = "all-linear"
+        line = peft.line_of(key)
+        word = "r" if key == "[0]" else key
+        if word not in table:
+            limited(reading, line, f"LoraConfig({word})", "not understood")
+        elif plain(value):
+            prefix = f"{reading.script}:{line} LoraConfig."
+            kept |= sort_keys(reading, table, {word: _listed(value)}, prefix)
+        elif table[word].effect == "free":
+            freed(reading, line, f"LoraConfig({word})")
+        else:
+            computed(reading, line, f"LoraConfig({word})")
+    return kept
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _linear(value: list[Any]) -> bool:
+    """Whether a list has the names of all linear layers, as a loop over modules gathers them."""
+    return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)

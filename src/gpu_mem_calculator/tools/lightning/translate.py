@@ -4,15 +4,11 @@ lightning 2.6.6 pytorch/loops/optimization/automatic.py Closure: forward, then z
 backward, so that the last step's gradients are alive in forward. The module does not turn off the
 model's KV cache, as transformers' Trainer does.
 
-Lightning's strategies as engine keys, with Lightning's own defaults.
-
-lightning 2.6.6 pytorch/strategies: ddp.py, fsdp.py, deepspeed.py. A strategy is its name, or
-{"name": "fsdp", "auto_wrap_policy": [...]} with arguments of its class.
-
-Lightning's precision names as keys of a run file (lightning 2.6.6 pytorch/plugins/precision).
-
-amp.py: *-mixed runs forward under autocast without its cache of casts. half.py: *-true casts the
-whole module. precision.py: 32-true leaves the weights as they were loaded.
+- strategies (pytorch/strategies ddp.py, fsdp.py, deepspeed.py): a name, or {"name": "fsdp",
+  "auto_wrap_policy": [...]} with arguments of its class, whose defaults are Lightning's own
+- precision (pytorch/plugins/precision): *-mixed runs forward under autocast without its cache of
+  casts (amp.py), *-true casts the whole module (half.py), 32-true leaves the weights as they were
+  loaded (precision.py)
 """
 
 from __future__ import annotations
@@ -31,6 +27,60 @@ MIXED = {"16-mixed": "float16", "bf16-mixed": "bfloat16"}
 TRUE = {"16-true": "fp16_pure", "bf16-true": "bf16_pure"}
 PURE = {"float32": "fp32", "bfloat16": "bf16_pure", "float16": "fp16_pure"}
 NAMES = (*MIXED, *TRUE, "32-true")
+TABLES = tables(__file__)
+AUTO = ("auto", "ddp")
+# deepspeed.py __init__: defaults that are not DeepSpeed's own.
+DEEPSPEED: dict[str, Any] = TABLES["deepspeed"]
+STAGES = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
+FSDP_KEYS: dict[str, Any] = TABLES["fsdp_keys"]
+REDUCE = {"16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16", "bf16-true": "bf16"}
+
+
+def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
+    """The keys of a module that returns its model's own loss and steps with torch's AdamW."""
+    result = Translation()
+    training = result.training
+    training["batch_size"] = values["batch_size"]
+    training["gradient_accumulation_steps"] = values["accumulate_grad_batches"]
+    training["optimizer"] = "adamw"
+    if values["fused"]:
+        training["optimizer_implementation"] = "fused"
+    if program.data.get("seq_len"):
+        training["seq_len"] = program.data["seq_len"]
+    training["zero_grad"] = "before_backward"
+    _add_memory_savers(program, values, training)
+    dtype = load_dtype(program.load, setup, result, "use_cache")
+    add_keys(result, precision_keys(values["precision"], dtype, program.peft is not None))
+    add_attention(program.load, result)
+    _add_clipping(values, result)
+    add_adapters(program, result, prepared=True)
+    result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
+    add_strategy(values, setup, result)
+    return result
+
+
+def _add_memory_savers(program: Program, values: Mapping[str, Any], training: Section) -> None:
+    """Checkpointing; without it, the KV cache that a model makes unless `use_cache` is off
+    (transformers 5.17.0 modeling_llama.py LlamaModel.forward).
+    """
+    if values["gradient_checkpointing"]:
+        training["activation_checkpointing"] = "full"
+    elif program.load.get("use_cache", True):
+        training["use_cache"] = True
+
+
+def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:
+    """Gradient clipping by norm; by value it works in place (torch nn/utils/clip_grad.py).
+
+    Not with a fused optimizer that unscales gradients itself (plugins/precision/amp.py
+    clip_gradients).
+    """
+    clip = values["gradient_clip_val"] or 0
+    by_value = values["gradient_clip_algorithm"] == "value"
+    result.training["gradient_clipping"] = 0 if by_value else clip
+    if clip and values["fused"] and precision_name(values["precision"]) == "16-mixed":
+        rule = "Lightning does not clip gradients for a fused optimizer under 16-mixed"
+        result.problems.append(f"program.args.gradient_clip_val={clip}: {rule}; leave one out")
 
 
 def precision_name(value: Any) -> str:
@@ -59,15 +109,6 @@ def precision_keys(value: Any, dtype: str, adapters: bool) -> dict[str, Any] | s
         error = "torch's gradient scaler refuses gradients in float16"
         return f"{given}: {error}; load the weights in float32"
     return {"precision": PURE[dtype], "autocast": True, "autocast_cache": False}
-
-
-TABLES = tables(__file__)
-AUTO = ("auto", "ddp")
-# deepspeed.py __init__: defaults that are not DeepSpeed's own.
-DEEPSPEED: dict[str, Any] = TABLES["deepspeed"]
-STAGES = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
-FSDP_KEYS: dict[str, Any] = TABLES["fsdp_keys"]
-REDUCE = {"16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16", "bf16-true": "bf16"}
 
 
 def add_strategy(values: Mapping[str, Any], setup: Setup, result: Translation) -> None:
@@ -156,50 +197,3 @@ def _add_deepspeed(
     for key in ("zero_grad", "autocast_cache", "autocast"):
         result.training.pop(key, None)
     result.training.setdefault("optimizer_implementation", "foreach")
-
-
-def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
-    """The keys of a module that returns its model's own loss and steps with torch's AdamW."""
-    result = Translation()
-    training = result.training
-    training["batch_size"] = values["batch_size"]
-    training["gradient_accumulation_steps"] = values["accumulate_grad_batches"]
-    training["optimizer"] = "adamw"
-    if values["fused"]:
-        training["optimizer_implementation"] = "fused"
-    if program.data.get("seq_len"):
-        training["seq_len"] = program.data["seq_len"]
-    training["zero_grad"] = "before_backward"
-    _add_memory_savers(program, values, training)
-    dtype = load_dtype(program.load, setup, result, "use_cache")
-    add_keys(result, precision_keys(values["precision"], dtype, program.peft is not None))
-    add_attention(program.load, result)
-    _add_clipping(values, result)
-    add_adapters(program, result, prepared=True)
-    result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
-    add_strategy(values, setup, result)
-    return result
-
-
-def _add_memory_savers(program: Program, values: Mapping[str, Any], training: Section) -> None:
-    """Checkpointing; without it, the KV cache that a model makes unless `use_cache` is off
-    (transformers 5.17.0 modeling_llama.py LlamaModel.forward).
-    """
-    if values["gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    elif program.load.get("use_cache", True):
-        training["use_cache"] = True
-
-
-def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:
-    """Gradient clipping by norm; by value it works in place (torch nn/utils/clip_grad.py).
-
-    Not with a fused optimizer that unscales gradients itself (plugins/precision/amp.py
-    clip_gradients).
-    """
-    clip = values["gradient_clip_val"] or 0
-    by_value = values["gradient_clip_algorithm"] == "value"
-    result.training["gradient_clipping"] = 0 if by_value else clip
-    if clip and values["fused"] and precision_name(values["precision"]) == "16-mixed":
-        rule = "Lightning does not clip gradients for a fused optimizer under 16-mixed"
-        result.problems.append(f"program.args.gradient_clip_val={clip}: {rule}; leave one out")

@@ -1,11 +1,9 @@
 """Reads LLaMA-Factory's commands and YAML files (commit ff6d4d1).
 
 `llamafactory-cli train FILE key=value ...` and `src/train.py FILE` merge the pairs into the file;
-options in their place are those of HfArgumentParser (hparams/parser.py read_args).
-
-Files of `llamafactory-cli chat`, `api` and `export`: a model that answers, or is saved.
-
-LLaMA-Factory on Megatron-Core, by mcore_adapter (USE_MCA=1) or Megatron Bridge.
+options in their place are those of HfArgumentParser (hparams/parser.py read_args). Files of `chat`
+and `api` are a model that answers. USE_MCA=1 is Megatron-Core by mcore_adapter; Megatron Bridge is
+the other way to it.
 """
 
 from __future__ import annotations
@@ -45,66 +43,6 @@ OPTIONS: list[str] = TABLES["options"]
 LIMITS: Mapping[str, tuple[str, Could]] = TABLES["limits"]
 # Own arguments with defaults that a training run depends on.
 OWN = ("cutoff_len", "stage", "finetuning_type", "flash_attn", "use_reentrant_gc")
-
-
-def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
-    """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
-    return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
-
-
-def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryProcesses) -> None:
-    """Add the sections of a run on Megatron-Core."""
-    training: Section = {
-        "batch_size": values["per_device_train_batch_size"],
-        "seq_len": values["cutoff_len"],
-        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
-        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
-        "gradient_clipping": values["max_grad_norm"] or 0,
-    }
-    if values["finetuning_type"] == "lora":
-        training["lora"] = training_lora(values)
-    training |= _recompute(reading, values)
-    run = reading.run
-    run["training"] = training
-    run |= {"parallelism": parallelism(values), "engine": engine(values, OPTIONS)}
-    fewest = partial(fewest_gpus, reading, values, values["tensor_model_parallel_size"])
-    run["hardware"] = {"num_gpus": launch.num_gpus or fewest()}
-    reading.limit(launch.megatron or "a Megatron back end", *LIMITS["megatron"])
-
-
-def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
-    kind = values["recompute_granularity"]
-    if not kind:
-        return {}
-    if values["recompute_method"] == "block" or (values["recompute_num_layers"] or 1) > 1:
-        key = f"recompute_method={values['recompute_method']}"
-        reading.limit(key, *LIMITS["recompute_method"])
-    return {"activation_checkpointing": "full" if kind == "full" else "selective"}
-
-
-def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Add the inference section."""
-    if values["export_dir"]:
-        reading.run["program"] = {"tool": "llamafactory.export"}
-        return
-    back_end = values["infer_backend"]
-    if back_end not in SERVERS:
-        reading.problems.append(f"infer_backend={back_end!r} must be {', '.join(SERVERS)}")
-        return
-    inference: dict[str, Any] = {"engine": SERVERS[back_end]}
-    if "new_tokens" in SERVING[back_end]:
-        inference |= {"batch_size": 1, "prompt_len": 1024}
-        reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
-    inference |= {key: values[name] for key, name in SERVING[back_end].items()}
-    if inference.get("tensor_parallel_size") == -1:
-        del inference["tensor_parallel_size"]
-    if values["infer_dtype"] != "auto":
-        inference["dtype"] = translated("infer_dtype", values["infer_dtype"], DTYPES)
-    if values["adapter_name_or_path"]:
-        reading.limit(f"adapter_name_or_path={values['adapter_name_or_path']}", *LIMITS["adapter"])
-    reading.run["inference"] = inference
-
-
 TOOL = "LLaMA-Factory"
 FILES = (".yaml", ".yml", ".json")
 STARTS = (["train"], ["sft"], ["dpo"], ["rm"])  # the last three are those of the second version
@@ -169,3 +107,61 @@ def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], lis
             raise InputError(f"{quoted(word)} after {words[0]} must be a pair key=value")
         given[name] = parse_yaml(value) if value.strip() else None
     return given, []
+
+
+def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
+    """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
+    return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
+
+
+def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryProcesses) -> None:
+    """Add the sections of a run on Megatron-Core."""
+    training: Section = {
+        "batch_size": values["per_device_train_batch_size"],
+        "seq_len": values["cutoff_len"],
+        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
+        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
+        "gradient_clipping": values["max_grad_norm"] or 0,
+    }
+    if values["finetuning_type"] == "lora":
+        training["lora"] = training_lora(values)
+    training |= _recompute(reading, values)
+    run = reading.run
+    run["training"] = training
+    run |= {"parallelism": parallelism(values), "engine": engine(values, OPTIONS)}
+    fewest = partial(fewest_gpus, reading, values, values["tensor_model_parallel_size"])
+    run["hardware"] = {"num_gpus": launch.num_gpus or fewest()}
+    reading.limit(launch.megatron or "a Megatron back end", *LIMITS["megatron"])
+
+
+def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
+    kind = values["recompute_granularity"]
+    if not kind:
+        return {}
+    if values["recompute_method"] == "block" or (values["recompute_num_layers"] or 1) > 1:
+        key = f"recompute_method={values['recompute_method']}"
+        reading.limit(key, *LIMITS["recompute_method"])
+    return {"activation_checkpointing": "full" if kind == "full" else "selective"}
+
+
+def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Add the inference section."""
+    if values["export_dir"]:
+        reading.run["program"] = {"tool": "llamafactory.export"}
+        return
+    back_end = values["infer_backend"]
+    if back_end not in SERVERS:
+        reading.problems.append(f"infer_backend={back_end!r} must be {', '.join(SERVERS)}")
+        return
+    inference: dict[str, Any] = {"engine": SERVERS[back_end]}
+    if "new_tokens" in SERVING[back_end]:
+        inference |= {"batch_size": 1, "prompt_len": 1024}
+        reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
+    inference |= {key: values[name] for key, name in SERVING[back_end].items()}
+    if inference.get("tensor_parallel_size") == -1:
+        del inference["tensor_parallel_size"]
+    if values["infer_dtype"] != "auto":
+        inference["dtype"] = translated("infer_dtype", values["infer_dtype"], DTYPES)
+    if values["adapter_name_or_path"]:
+        reading.limit(f"adapter_name_or_path={values['adapter_name_or_path']}", *LIMITS["adapter"])
+    reading.run["inference"] = inference

@@ -16,6 +16,20 @@ from ...runfile.program import Program, Section, Setup, Translation
 from ..translation.arguments import tables
 from ..translation.shapes import shape_problems
 
+Values = Mapping[str, Any]
+OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}  # components/optimizer.py build_optimizers
+IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "forloop"}
+# training.dtype, training.mixed_precision_param -> precision
+PRECISIONS = {
+    ("float32", "float32"): "fp32",
+    ("float32", "bfloat16"): "bf16_mixed",
+    ("bfloat16", "bfloat16"): "bf16_pure",
+}
+REPLICATE, SHARD = (f"parallelism.data_parallel_{name}_degree" for name in ("replicate", "shard"))
+FLAVOR, RESHARD = "model.flavor", "parallelism.fsdp_reshard_after_forward"
+KINDS = {"default": "full_shard", "never": "shard_grad_op"}
+HYBRID_KINDS = {"default": "hybrid_shard", "never": "hybrid_shard_zero2"}
+
 
 class Flavor(Struct, frozen=True, kw_only=True):
     """The arguments of one model, with the names and defaults of models/llama3/model/args.py."""
@@ -45,21 +59,6 @@ def flavor_shape(flavor: Flavor) -> dict[str, Any]:
         "vocab_size": flavor.vocab_size,
         "tie_word_embeddings": False,
     }
-
-
-Values = Mapping[str, Any]
-OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}  # components/optimizer.py build_optimizers
-IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "forloop"}
-# training.dtype, training.mixed_precision_param -> precision
-PRECISIONS = {
-    ("float32", "float32"): "fp32",
-    ("float32", "bfloat16"): "bf16_mixed",
-    ("bfloat16", "bfloat16"): "bf16_pure",
-}
-REPLICATE, SHARD = (f"parallelism.data_parallel_{name}_degree" for name in ("replicate", "shard"))
-FLAVOR, RESHARD = "model.flavor", "parallelism.fsdp_reshard_after_forward"
-KINDS = {"default": "full_shard", "never": "shard_grad_op"}
-HYBRID_KINDS = {"default": "hybrid_shard", "never": "hybrid_shard_zero2"}
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:

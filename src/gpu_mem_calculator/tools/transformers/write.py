@@ -20,6 +20,8 @@ from .program import launch_arguments, program_run, program_sections
 
 WIDTH = 84
 DTYPES = ("dtype", "bnb_4bit_compute_dtype")  # arguments that are torch's dtypes
+TITLE = "transformers"
+OUTPUT = {"output_dir": "output"}
 
 
 def script_lines(program: Mapping[str, Any], resolved: ResolvedRun) -> Iterator[str]:
@@ -48,10 +50,6 @@ def _arguments(values: Mapping[str, Any]) -> str:
         f"{key}=torch.{value}" if key in DTYPES else f"{key}={value!r}"
         for key, value in values.items()
     )
-
-
-TITLE = "transformers"
-OUTPUT = {"output_dir": "output"}
 
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:

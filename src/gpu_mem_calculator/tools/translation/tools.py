@@ -33,6 +33,14 @@ from .arguments import (
 OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
 DATA = argument_data("tools", Path(__file__).parent)
 KINDS: Mapping[str, list[str]] = DATA["kinds"]  # names of arguments whose values are of one kind
+# Tools that were read and cannot be answered: why, and which set-up can.
+REFUSED_TOOLS: Mapping[str, str] = DATA["refused"]
+TRAINER = "transformers.Trainer"
+ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")  # they generate what they train on
+STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
+CHECKED = ("transformers", "trl")  # packages whose arguments have one kind of value each
+LONGEST_VERSION = 40
+Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
 
 
 def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
@@ -97,14 +105,6 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 # One row for each tool, by the name in `program.tool`.
 TOOLS: Mapping[str, Tool] = msgspec.convert(DATA["tools"], dict[str, Tool])
-# Tools that were read and cannot be answered: why, and which set-up can.
-REFUSED_TOOLS: Mapping[str, str] = DATA["refused"]
-TRAINER = "transformers.Trainer"
-ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")  # they generate what they train on
-STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
-CHECKED = ("transformers", "trl")  # packages whose arguments have one kind of value each
-LONGEST_VERSION = 40
-Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
 
 
 def translate(program: Program, setup: Setup) -> Translation:

@@ -3,8 +3,7 @@
 The update of the actor is estimated: FSDP or Megatron with the model's own layers, flash attention
 and full recompute by default (verl b178a3c workers/fsdp_workers.py, trainer/fsdp_sft_trainer.py).
 Rollout, reference, critic and reward model are other phases or workers, and are named as limits.
-
-Hydra's command line: `key=value`, `+key=value`, `++key=value`, `~key` (hydra 1.3).
+Hydra's command line is `key=value`, `+key=value`, `++key=value`, `~key` (hydra 1.3).
 """
 
 from __future__ import annotations
@@ -25,33 +24,6 @@ from ..reading.tools import FORMATS
 from ..translation.arguments import ArgumentTable, argument_table, argument_values
 
 OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
-
-
-def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values by key, and Hydra's own options by name."""
-    values: dict[str, Any] = {}
-    options: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, sign, text = word.partition("=")
-        if name in OPTIONS:
-            options[name] = text if sign else (rest.pop(0) if rest else "")
-        elif sign and not word.startswith("-"):
-            values[name.lstrip("+")] = _value(text)
-        elif word.strip() and not word.startswith(("~", "-", "$")):
-            raise InputError(f"{word!r} is no override of Hydra; write it as key=value")
-    return values, options
-
-
-def _value(text: str) -> Any:
-    """The value of an override; a text that is no YAML is kept as it is."""
-    try:
-        return parse_yaml(text) if text.strip() else None
-    except (ValueError, RecursionError):
-        return text
-
-
 FOLDER = Path(__file__).parent
 TITLE = "verl"
 ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "rollout"))
@@ -271,3 +243,28 @@ def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> N
     }
     why = "the loss is computed for each token on shifted copies of the logits"
     reading.limit("loss", why, "more")
+
+
+def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values by key, and Hydra's own options by name."""
+    values: dict[str, Any] = {}
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, sign, text = word.partition("=")
+        if name in OPTIONS:
+            options[name] = text if sign else (rest.pop(0) if rest else "")
+        elif sign and not word.startswith("-"):
+            values[name.lstrip("+")] = _value(text)
+        elif word.strip() and not word.startswith(("~", "-", "$")):
+            raise InputError(f"{word!r} is no override of Hydra; write it as key=value")
+    return values, options
+
+
+def _value(text: str) -> Any:
+    """The value of an override; a text that is no YAML is kept as it is."""
+    try:
+        return parse_yaml(text) if text.strip() else None
+    except (ValueError, RecursionError):
+        return text
