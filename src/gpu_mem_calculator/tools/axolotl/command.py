@@ -5,7 +5,7 @@ Axolotl 067b021 cli/main.py (train), cli/utils/train.py (launch_training), cli/c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..launchers.launch import read_launch
 from ..reading.command import Command
 from ..reading.options import OptionSyntax, option_syntax, parse_options
-from ..translation.arguments import argument_table
+from ..translation.arguments import Values, argument_table
 from .draft import mapping, whole
 from .launch import FOLDER
 
@@ -73,7 +73,7 @@ class FileAndOptions(Struct, kw_only=True):
         """Options that are no keys of a file."""
         return {k: v for k, v in self.values.items() if k in argument_table(COMMAND, FOLDER)}
 
-    def changed(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def changed(self, data: Values) -> dict[str, Any]:
         """The file's data with the options in the place of its keys; those of a section are put
         into a copy of it.
         """

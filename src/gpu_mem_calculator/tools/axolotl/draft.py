@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Could, Reading, Section
+from ..translation.arguments import Values
 from ..translation.tools import TRAINER
 
 Limits = Mapping[str, tuple[str, Could]]  # why something is not modelled, and what it could do
@@ -24,7 +25,7 @@ class Draft(Struct, kw_only=True):
     """
 
     reading: Reading
-    cfg: Mapping[str, Any]
+    cfg: Values
     tool: str = TRAINER
     args: Section = field(default_factory=dict)
     load: Section = field(default_factory=dict)
@@ -53,7 +54,7 @@ class Draft(Struct, kw_only=True):
         given = self.cfg.get(key) if value is None else value
         self.reading.limit(f"{key}={quoted(given)}", why, could)
 
-    def section(self, key: str) -> Mapping[str, Any]:
+    def section(self, key: str) -> Values:
         """A key whose value is a section."""
         return mapping(self.cfg.get(key), key)
 
@@ -97,7 +98,7 @@ def number(value: Any, key: str) -> float:
     return found
 
 
-def mapping(value: Any, key: str) -> Mapping[str, Any]:
+def mapping(value: Any, key: str) -> Values:
     """A section of a file; empty where there is none."""
     if value is None:
         return {}

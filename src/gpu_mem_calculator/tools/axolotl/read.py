@@ -21,7 +21,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Reading, Section
-from ..translation.arguments import OFF, REFUSED, argument_table, argument_values, tables
+from ..translation.arguments import OFF, REFUSED, Values, argument_table, argument_values, tables
 from .adapters import add_adapters
 from .batches import add_batch, add_evaluation
 from .command import COMMAND, file_and_options, launched
@@ -76,12 +76,12 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+def read_data(data: Values, files: NamedFiles) -> Reading:
     """What an Axolotl file means when `axolotl train` starts it."""
     return read_settings(data, Command(words=(), files=files))
 
 
-def read_settings(data: Mapping[str, Any], command: Command) -> Reading:
+def read_settings(data: Values, command: Command) -> Reading:
     """What settings mean with what the command says: its files, GPUs and launcher."""
     reading = Reading(tool=TITLE, version=frameworks.AXOLOTL.version)
     draft = Draft(reading=reading, cfg=_settings(data, reading), num_gpus=command.num_gpus)
@@ -105,7 +105,7 @@ def read_settings(data: Mapping[str, Any], command: Command) -> Reading:
     return reading
 
 
-def _settings(data: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+def _settings(data: Values, reading: Reading) -> dict[str, Any]:
     """Every honoured key with its value, or Axolotl's default."""
     table = argument_table("keys", FOLDER)
     given: dict[str, Any] = {}

@@ -6,7 +6,6 @@ What Axolotl cannot say is found by reading the file back, with the GPUs of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...run.recompute import ATTENTION
@@ -17,7 +16,7 @@ from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..transformers.program import beyond_sft, program_sections
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from ..translation.tools import TRAINER
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
@@ -68,7 +67,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
     )
 
 
-def _batch(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(run: Run, args: Values) -> dict[str, Any]:
     """Rows of exactly the run's length."""
     length = int(run.seq)
     data = {
@@ -86,7 +85,7 @@ def _batch(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
     return data | ({"optim_args": args["optim_args"]} if "optim_args" in args else {})
 
 
-def _precision(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
+def _precision(run: Run, program: Values) -> dict[str, Any]:
     """bf16 and fp16 are the dtype of the weights, with autocast; float16 has no autocast."""
     dtype, args = program["load"]["dtype"], program["args"]
     half = dtype == "float16" or args["fp16"]
@@ -101,7 +100,7 @@ def _precision(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
     return data | ({"freeze_mm_modules": True} if run.freeze_vision_tower else {})
 
 
-def _recompute(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
+def _recompute(run: Run, args: Values) -> dict[str, Any]:
     """Gradient checkpointing, and its variants that keep attention or offload inputs."""
     kept = run.rule.keeps == (ATTENTION,)
     if not args["gradient_checkpointing"] and not kept:
@@ -117,7 +116,7 @@ def _recompute(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _adapter(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
+def _adapter(run: Run, program: Values) -> dict[str, Any]:
     """LoRA and bitsandbytes, with PEFT's own code, which is the one that is modelled."""
     peft, packed = program.get("peft"), program.get("quantization") or {}
     if not peft:
@@ -140,14 +139,14 @@ def _adapter(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
     return data | dict.fromkeys(FUSED, False)
 
 
-def _packed(packed: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+def _packed(packed: Values, dtype: str) -> dict[str, Any]:
     """What differs from Axolotl's own configuration of bitsandbytes."""
     usual = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
     changed = {key: packed[key] for key, value in usual.items() if packed[key] != value}
     return {"bnb_config_kwargs": changed} if changed else {}
 
 
-def _losses(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
+def _losses(run: Run, program: Values) -> dict[str, Any]:
     """Plugins for cut cross entropy and for Liger's kernels, each by its key."""
     data: dict[str, Any] = {}
     plugins = []
@@ -163,7 +162,7 @@ def _losses(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
     return ({"plugins": plugins} if plugins else {}) | data
 
 
-def _launch(resolved: ResolvedRun, program: Mapping[str, Any]) -> dict[str, Any]:
+def _launch(resolved: ResolvedRun, program: Values) -> dict[str, Any]:
     """DeepSpeed's configuration inside the file, or FSDP's settings."""
     args = program["args"]
     own = {"accelerator_config": args["accelerator_config"]} if "accelerator_config" in args else {}

@@ -6,14 +6,14 @@ integrations/deepspeed.py, training_args.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from ...runfile.text.errors import quoted
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from .batch import MICRO, STEPS, TRAIN
 
 AUTO, ZERO = "auto", "zero_optimization"
@@ -41,7 +41,7 @@ TRAINER_VALUES = msgspec.convert(tables(__file__)["values"], dict[str, TrainerVa
 FILLED = (TRAIN, *TRAINER_VALUES)  # keys of memory for which "auto" is accepted
 
 
-def auto_values(paths: list[str], given: Mapping[str, Any], hidden: HiddenSize) -> dict[str, Any]:
+def auto_values(paths: list[str], given: Values, hidden: HiddenSize) -> dict[str, Any]:
     """The values for the keys at `paths` that are "auto"; `given` are those of the other keys.
 
     A batch size follows from the others where the batch of a whole step is given. A size that
@@ -60,7 +60,7 @@ def auto_values(paths: list[str], given: Mapping[str, Any], hidden: HiddenSize) 
     return values
 
 
-def auto_assumptions(paths: list[str], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def auto_assumptions(paths: list[str], values: Values) -> Iterator[tuple[str, str]]:
     """(key of the run file, sentence) for each key that is "auto"."""
     for path in paths:
         rule = TRAINER_VALUES.get(path)

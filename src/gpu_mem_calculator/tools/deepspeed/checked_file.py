@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ledger.dtypes import dtype_name
 from ...runfile.text.errors import nearest, quoted
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from .auto import AUTO, FILLED
 from .keys import (
     COUNT,
@@ -41,7 +41,7 @@ class CheckedFile:
     - problems: a sentence for each
     """
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    def __init__(self, data: Values) -> None:
         self.values: dict[str, Any] = {}
         self.free: list[str] = []
         self.auto: list[str] = []

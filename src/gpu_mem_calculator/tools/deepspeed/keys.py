@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...ledger.frameworks import DEEPSPEED
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 
 VERSION = DEEPSPEED.version
 COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
@@ -96,4 +96,4 @@ def _tuple(value: Any) -> Any:
 TABLES: Mapping[str, Table] = _tables()
 TOP = TABLES["top"]
 # The only values of these keys that are modelled with device nvme; other devices do not use them.
-NVME: Mapping[str, Any] = tables(__file__)["nvme"]
+NVME: Values = tables(__file__)["nvme"]

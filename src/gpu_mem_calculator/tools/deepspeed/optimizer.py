@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...runfile.text.errors import nearest
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from .auto import AUTO
 from .checked_file import KINDS, auto_message, convert_value, quote
 from .keys import TABLES, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
@@ -26,7 +26,7 @@ PATH = "optimizer.params"
 SHOWN = ("AdamW", "Adam", "Lion", "SGD")
 
 
-def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
+def optimizer(section: Values, problems: list[str], free: list[str]) -> dict[str, Any]:
     """The keys of `training` that follow from the `optimizer` section.
 
     Adds its problems to `problems`, and keys that take no memory to `free`.
@@ -73,7 +73,7 @@ def _refusal(name: Any) -> str:
 
 
 def _params(
-    params: Mapping[str, Any], table: Table, problems: list[str], free: list[str]
+    params: Values, table: Table, problems: list[str], free: list[str]
 ) -> Iterator[tuple[str, Any]]:
     """The parameters that change memory, with their values; others are free or refused."""
     for key, value in params.items():
@@ -133,7 +133,7 @@ def _lion_or_sgd(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return training
 
 
-def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
+def scheduler(section: Values, problems: list[str], free: list[str]) -> None:
     """Check the names in the `scheduler` section, as DeepSpeed does; it takes no memory."""
     name, params = section.get("type"), section.get("params") or {}
     problems += _unknown_keys("scheduler", section)

@@ -23,7 +23,7 @@ from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import load_text
 from ...tools.read import read as read_run
 from ...training.engines.deepspeed.options import OPTIONS
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from .auto import ZERO, HiddenSize, auto_assumptions, auto_values
 from .batch import MICRO, STEPS, TRAIN, complete_batch
 from .checked_file import OLD_FORM, CheckedFile, quote
@@ -31,7 +31,7 @@ from .keys import NVME
 from .names import CHECKPOINT_KEYS, ZERO_KEYS
 from .optimizer import optimizer, scheduler
 
-Source = str | Path | Mapping[str, Any]
+Source = str | Path | Values
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 MOST_BLOCK_SIZE = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors

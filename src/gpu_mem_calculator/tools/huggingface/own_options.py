@@ -8,7 +8,7 @@ from typing import Any
 
 from ..reading.options import parsed_value
 from ..reading.reading import Reading
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from .trainers import ScriptArguments
 
 TABLES = tables(__file__)
@@ -58,7 +58,7 @@ def own_values(own: Mapping[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def known_names(own: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+def known_names(own: Values, table: Values) -> dict[str, Any]:
     """Own options that have a usual meaning, under the names of TRL's scripts."""
     found: dict[str, Any] = {}
     for name, value in own.items():
@@ -71,9 +71,7 @@ def known_names(own: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def add_own_limit(
-    reading: Reading, own: Mapping[str, Any], shown: Mapping[str, Any] | None, script: str
-) -> None:
+def add_own_limit(reading: Reading, own: Values, shown: Values | None, script: str) -> None:
     """Name the options whose meaning is not known, in one limit.
 
     - shown: the options that the script's text declares; None where it cannot be read. What the
@@ -95,7 +93,7 @@ def add_own_limit(
         )
 
 
-def add_dropped_limit(reading: Reading, values: Mapping[str, Any], script: str) -> None:
+def add_dropped_limit(reading: Reading, values: Values, script: str) -> None:
     """Name options of adapters that have no effect here, because nothing says that adapters are
     used: a script's own text would say it.
     """

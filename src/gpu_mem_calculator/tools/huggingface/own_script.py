@@ -15,7 +15,7 @@ from ..reading.reading import Reading, Section
 from ..script.reader import read_script
 from ..script.record import ScriptRecord
 from ..script.values import Thing, plain, value_of
-from ..translation.arguments import FREE, tables
+from ..translation.arguments import FREE, Values, tables
 from ..translation.tools import TRAINER
 from .own_options import LENGTH_NAMES, MODEL_NAMES
 from .script_model import PassedOn, model_sections
@@ -37,7 +37,7 @@ PARSED = "(parsed)"
 FILE_PARSERS = {"TrlParser", "H4ArgumentParser"}  # they read --config themselves
 
 
-def follow(command: Command, given: Mapping[str, Any]) -> ScriptRecord | None:
+def follow(command: Command, given: Values) -> ScriptRecord | None:
     """What the script does with these options; None where its file cannot be read."""
     path = command.words[0]
     if command.module or not command.files.exists(path):
@@ -70,9 +70,7 @@ def reads_config(found: ScriptRecord) -> bool:
     return bool(found.facts.get("parsers", set()) & FILE_PARSERS)
 
 
-def script_means(
-    found: ScriptRecord, tool: str, reading: Reading, given: Mapping[str, Any]
-) -> PassedOn:
+def script_means(found: ScriptRecord, tool: str, reading: Reading, given: Values) -> PassedOn:
     """What the script hands to its trainer; a model that it does not show is taken by the usual
     name of its option.
     """
@@ -90,11 +88,7 @@ def script_means(
 
 
 def passed_on(
-    found: ScriptRecord,
-    trainer: Thing | None,
-    tool: str,
-    reading: Reading,
-    given: Mapping[str, Any],
+    found: ScriptRecord, trainer: Thing | None, tool: str, reading: Reading, given: Values
 ) -> PassedOn:
     """What the lines of a script say; each of them is accounted for in the reading.
 
@@ -125,7 +119,7 @@ def passed_on(
     return result
 
 
-def _arguments(trainer: Thing, tool: str, reading: Reading, given: Mapping[str, Any]) -> Section:
+def _arguments(trainer: Thing, tool: str, reading: Reading, given: Values) -> Section:
     """The values of TrainingArguments and its kind, which the script makes or is handed."""
     arguments = trainer.values.get("args")
     if arguments is None:
@@ -199,17 +193,13 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _matters(name: str, table: Mapping[str, Any]) -> bool:
+def _matters(name: str, table: Values) -> bool:
     row = table.get(name)
     return row is not None and row.effect != FREE
 
 
 def _add_lengths(
-    found: ScriptRecord,
-    trainer: Thing | None,
-    options: Mapping[str, Any],
-    result: PassedOn,
-    reading: Reading,
+    found: ScriptRecord, trainer: Thing | None, options: Values, result: PassedOn, reading: Reading
 ) -> None:
     """Tokens of a sequence: as a tokenizer cuts them, or as a name of the script says."""
     named: Mapping[int, int] = found.lengths or found.named_lengths

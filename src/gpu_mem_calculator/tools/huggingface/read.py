@@ -24,7 +24,7 @@ from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch, leave_out
-from ..translation.arguments import argument_table, argument_values, tables
+from ..translation.arguments import Values, argument_table, argument_values, tables
 from ..translation.tools import TOOLS, TRAINER
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
 from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
@@ -141,7 +141,7 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
     return values, loaded
 
 
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+def read_data(data: Values, files: NamedFiles) -> Reading:
     """What a file of arguments means: of TrainingArguments, of TRL, or of Accelerate alone."""
     if "distributed_type" in data:
         command = _file_command(files)
@@ -161,7 +161,7 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     return reading
 
 
-def file_trainer(data: Mapping[str, Any]) -> tuple[str, str]:
+def file_trainer(data: Values) -> tuple[str, str]:
     """The trainer, and how it was found."""
     shared = argument_table(TOOLS[TRAINER].arguments)
     own = {
@@ -242,9 +242,7 @@ def _options(
     return values | _sorted(reading, arguments, found.values, "--")
 
 
-def _sorted(
-    reading: Reading, arguments: ScriptArguments, given: Mapping[str, Any], prefix: str
-) -> Section:
+def _sorted(reading: Reading, arguments: ScriptArguments, given: Values, prefix: str) -> Section:
     new = {renamed().get(name, name): value for name, value in given.items()}
     return sort_keys(reading, arguments.table, new, prefix)
 

@@ -11,7 +11,7 @@ from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..script.rows import row
 from ..script.values import UNKNOWN, Imported, ScriptClass, ScriptFunction, Thing, plain
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from ..translation.tools import TRAINER
 from .script_rows import freed, honoured, known_row, limited, name
 from .trainers import CLASSES, OTHERS, renamed, script_arguments
@@ -62,7 +62,7 @@ def trainer_values(found: ScriptRecord, trainer: Thing, tool: str, reading: Read
 
 
 def _keyword(
-    reading: Reading, trainer: Thing, key: str, value: Any, line: int, table: Mapping[str, Any]
+    reading: Reading, trainer: Thing, key: str, value: Any, line: int, table: Values
 ) -> Section:
     """A keyword of a trainer: its own, or an argument that earlier releases took there."""
     what = f"{trainer.name}({key})"

@@ -19,7 +19,7 @@ from typing import Any
 from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.launch import first_device
 from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 
 # fabric/plugins/precision/utils.py: other spellings.
 ALIASES = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
@@ -36,7 +36,7 @@ FSDP_KEYS: dict[str, Any] = TABLES["fsdp_keys"]
 REDUCE = {"16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16", "bf16-true": "bf16"}
 
 
-def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
+def translate(program: Program, values: Values, setup: Setup) -> Translation:
     """The keys of a module that returns its model's own loss and steps with torch's AdamW."""
     result = Translation()
     training = result.training
@@ -59,7 +59,7 @@ def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Tran
     return result
 
 
-def _add_memory_savers(program: Program, values: Mapping[str, Any], training: Section) -> None:
+def _add_memory_savers(program: Program, values: Values, training: Section) -> None:
     """Checkpointing; without it, the KV cache that a model makes unless `use_cache` is off
     (transformers 5.17.0 modeling_llama.py LlamaModel.forward).
     """
@@ -69,7 +69,7 @@ def _add_memory_savers(program: Program, values: Mapping[str, Any], training: Se
         training["use_cache"] = True
 
 
-def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:
+def _add_clipping(values: Values, result: Translation) -> None:
     """Gradient clipping by norm; by value it works in place (torch nn/utils/clip_grad.py).
 
     Not with a fused optimizer that unscales gradients itself (plugins/precision/amp.py
@@ -111,7 +111,7 @@ def precision_keys(value: Any, dtype: str, adapters: bool) -> dict[str, Any] | s
     return {"precision": PURE[dtype], "autocast": True, "autocast_cache": False}
 
 
-def add_strategy(values: Mapping[str, Any], setup: Setup, result: Translation) -> None:
+def add_strategy(values: Values, setup: Setup, result: Translation) -> None:
     """Add the engine; every strategy that is not modelled is a problem."""
     given = values["strategy"]
     options = dict(given) if isinstance(given, Mapping) else {}
@@ -128,7 +128,7 @@ def add_strategy(values: Mapping[str, Any], setup: Setup, result: Translation) -
         result.problems.append(f"program.args.strategy={name!r} is not modelled; {choice}")
 
 
-def _device_problems(values: Mapping[str, Any], setup: Setup) -> list[str]:
+def _device_problems(values: Values, setup: Setup) -> list[str]:
     """Other accelerators, and devices that are not those of the hardware section."""
     problems = []
     if values["accelerator"] not in ("auto", "gpu", "cuda"):
@@ -150,7 +150,7 @@ def _device_count(devices: Any) -> int:
     return int(words[0]) if words and words[0].strip().isdigit() else 0
 
 
-def _add_fsdp(options: Section, values: Mapping[str, Any], result: Translation) -> None:
+def _add_fsdp(options: Section, values: Values, result: Translation) -> None:
     """torch's FullyShardedDataParallel (version 1). plugins/precision/fsdp.py: parameters, buffers
     and reduction in the 16-bit dtype, with autocast around forward where it is mixed.
     """
@@ -180,9 +180,7 @@ def _add_fsdp(options: Section, values: Mapping[str, Any], result: Translation) 
             training["autocast"] = True
 
 
-def _add_deepspeed(
-    stage: int, options: Section, values: Mapping[str, Any], result: Translation
-) -> None:
+def _add_deepspeed(stage: int, options: Section, values: Values, result: Translation) -> None:
     """DeepSpeed with the module's own AdamW, which it wraps; the model exists before it is sharded.
     DeepSpeed's step frees gradients itself.
     """

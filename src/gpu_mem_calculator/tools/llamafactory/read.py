@@ -27,7 +27,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import argument_table, assumed_defaults, tables
+from ..translation.arguments import Values, argument_table, assumed_defaults, tables
 from .launch import FactoryProcesses, command_launch
 from .second_version import is_second_version, read_second_version
 from .training import FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
@@ -59,12 +59,12 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+def read_data(data: Values, files: NamedFiles) -> Reading:
     """A file for training, chat or export, started without a launcher."""
     return _read(data, files, FactoryProcesses())
 
 
-def _read(given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses) -> Reading:
+def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)
@@ -109,12 +109,12 @@ def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], lis
     return given, []
 
 
-def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
+def is_megatron(given: Values, launch: FactoryProcesses) -> bool:
     """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
     return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
 
 
-def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryProcesses) -> None:
+def megatron_run(reading: Reading, values: Values, launch: FactoryProcesses) -> None:
     """Add the sections of a run on Megatron-Core."""
     training: Section = {
         "batch_size": values["per_device_train_batch_size"],
@@ -134,7 +134,7 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryPro
     reading.limit(launch.megatron or "a Megatron back end", *LIMITS["megatron"])
 
 
-def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
+def _recompute(reading: Reading, values: Values) -> Section:
     kind = values["recompute_granularity"]
     if not kind:
         return {}
@@ -144,7 +144,7 @@ def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
     return {"activation_checkpointing": "full" if kind == "full" else "selective"}
 
 
-def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def serving_run(reading: Reading, kept: Values, values: Values) -> None:
     """Add the inference section."""
     if values["export_dir"]:
         reading.run["program"] = {"tool": "llamafactory.export"}

@@ -6,14 +6,13 @@ src/llamafactory/v1/core/model_engine.py loads the model, core/base_trainer.py t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import DTYPES, translated
 from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import chosen_values, deepspeed_data, type_problems
-from ..translation.arguments import argument_table, flat_arguments, tables
+from ..translation.arguments import Values, argument_table, flat_arguments, tables
 from ..translation.tools import TRAINER
 from .launch import FactoryProcesses
 from .training import BUNDLED, FOLDER
@@ -26,13 +25,13 @@ PLACES = {"init_on_default": "cuda", "init_on_meta": "meta", "init_on_rank0": "m
 STARTED = ("auto", "liger_kernel")
 
 
-def is_second_version(given: Mapping[str, Any]) -> bool:
+def is_second_version(given: Values) -> bool:
     """Whether a file is one of the second version."""
     return MODEL in given and "model_name_or_path" not in given
 
 
 def read_second_version(
-    reading: Reading, given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses
+    reading: Reading, given: Values, files: NamedFiles, launch: FactoryProcesses
 ) -> Reading:
     """Add what a file of the second version says."""
     without = {name: value for name, value in given.items() if value is not None}
@@ -60,7 +59,7 @@ def read_second_version(
     return reading
 
 
-def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
+def _name_limits(reading: Reading, values: Values) -> None:
     reading.limit("USE_V1=1", *LIMITS["USE_V1"])
     if values["peft_config.name"] == "freeze":
         reading.limit("peft_config.name=freeze", *LIMITS["freeze"])
@@ -70,7 +69,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
             reading.limit(f"kernel_config.name={name}", *LIMITS["kernels"])
 
 
-def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
+def _own_loop(values: Values, launch: FactoryProcesses) -> Section:
     """FSDP 2, or DDP; autocast is not used. Full training has fp32 weights, adapters leave the
     checkpoint's dtype (model_engine.py _init_model); FSDP gathers in bf16 (fsdp2.py get_mp_policy).
     """
@@ -99,7 +98,7 @@ def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
     return {"training": training, "engine": _engine(values, sharded=sharded)}
 
 
-def _engine(values: Mapping[str, Any], *, sharded: bool) -> Section:
+def _engine(values: Values, *, sharded: bool) -> Section:
     made = values["init_config.name"] or "init_on_default"
     place = translated("init_config.name", made, PLACES)
     if not sharded:
@@ -117,7 +116,7 @@ def _engine(values: Mapping[str, Any], *, sharded: bool) -> Section:
     return engine
 
 
-def _lora(values: Mapping[str, Any]) -> Section:
+def _lora(values: Values) -> Section:
     target = values["peft_config.target_modules"]
     names = [target] if isinstance(target, str) else list(target)
     return {
@@ -129,7 +128,7 @@ def _lora(values: Mapping[str, Any]) -> Section:
     }
 
 
-def _quantization(values: Mapping[str, Any]) -> Section:
+def _quantization(values: Values) -> Section:
     bits = values["quant_config.quantization_bit"]
     if not values["quant_config.name"]:
         return {}
@@ -143,14 +142,14 @@ def _quantization(values: Mapping[str, Any]) -> Section:
     }
 
 
-def _micro_batches(values: Mapping[str, Any], launch: FactoryProcesses) -> int:
+def _micro_batches(values: Values, launch: FactoryProcesses) -> int:
     """Micro-batches of a step: one, unless global_batch_size says more."""
     each: int = values["micro_batch_size"] * (launch.num_gpus or 1)
     whole = values["global_batch_size"]
     return max(1, whole // each) if isinstance(whole, int) else 1
 
 
-def _deepspeed_program(reading: Reading, values: Mapping[str, Any], files: NamedFiles) -> Section:
+def _deepspeed_program(reading: Reading, values: Values, files: NamedFiles) -> Section:
     """DeepSpeed through Accelerate, with its file (plugins/trainer_plugins/distributed)."""
     config = deepspeed_data(reading, values["dist_config.config_file"], files, BUNDLED)
     program: Section = {

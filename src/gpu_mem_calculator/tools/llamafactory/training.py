@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...runfile.text.errors import InputError
 from ..reading.named_files import NamedFiles
@@ -22,7 +21,7 @@ from ..reading.trainer_arguments import (
     lora_keys,
     trainer_args,
 )
-from ..translation.arguments import ArgumentTable, argument_data, argument_table, tables
+from ..translation.arguments import ArgumentTable, Values, argument_data, argument_table, tables
 from .launch import FactoryProcesses, fsdp_version, hardware
 
 FOLDER = Path(__file__).parent
@@ -43,11 +42,7 @@ MULTIPLE = 8  # the collators pad to it (train/*/workflow.py); that of stage pt 
 
 
 def training_run(
-    reading: Reading,
-    kept: Mapping[str, Any],
-    values: Mapping[str, Any],
-    files: NamedFiles,
-    launch: FactoryProcesses,
+    reading: Reading, kept: Values, values: Values, files: NamedFiles, launch: FactoryProcesses
 ) -> None:
     """Add the sections of a training run."""
     run = reading.run
@@ -84,7 +79,7 @@ def training_run(
     reading.assumed.append(f"every sequence has {length} tokens, the most that cutoff_len allows")
 
 
-def sequence_length(values: Mapping[str, Any]) -> int:
+def sequence_length(values: Values) -> int:
     """Tokens of a row: cutoff_len, padded to a multiple of 8.
 
     hparams/data_args.py takes one off where packing is given, and data/processor/supervised.py
@@ -96,7 +91,7 @@ def sequence_length(values: Mapping[str, Any]) -> int:
     return -(-length // MULTIPLE) * MULTIPLE
 
 
-def _liger(values: Mapping[str, Any]) -> Section:
+def _liger(values: Values) -> Section:
     """Liger's kernels; a loss of LLaMA-Factory's own gets logits, so Liger's is not used
     (train/sft/trainer.py compute_loss_func).
     """
@@ -105,7 +100,7 @@ def _liger(values: Mapping[str, Any]) -> Section:
     return {"use_liger_kernel": True, **config}
 
 
-def _refused_program(values: Mapping[str, Any]) -> str:
+def _refused_program(values: Values) -> str:
     """The name of a program that cannot be answered; empty where it can."""
     if values["use_kt"]:
         return "ktransformers"
@@ -114,7 +109,7 @@ def _refused_program(values: Mapping[str, Any]) -> str:
     return "" if values["do_train"] else "llamafactory.predict"
 
 
-def _checkpoints(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
+def _checkpoints(values: Values, launch: FactoryProcesses) -> Section:
     """Recompute is on unless it is switched off, and reentrant unless FSDP is version 2
     (model_utils/checkpointing.py prepare_model_for_training). Trainer's own switch calls the same
     function once more.
@@ -129,9 +124,7 @@ def _checkpoints(values: Mapping[str, Any], launch: FactoryProcesses) -> Section
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": kinds}
 
 
-def _loading(
-    values: Mapping[str, Any], launch: FactoryProcesses, deepspeed: Section | None
-) -> Section:
+def _loading(values: Values, launch: FactoryProcesses, deepspeed: Section | None) -> Section:
     """from_pretrained takes the checkpoint's dtype, and puts the weights on the GPU unless they are
     sharded (model/patcher.py patch_config). Weights that are trained are then cast to fp32, but
     not under pure_bf16, BAdam and ZeRO-3 (model/adapter.py init_adapter).
@@ -151,7 +144,7 @@ def _loading(
     return load
 
 
-def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
+def _name_limits(reading: Reading, values: Values) -> None:
     """Add a limit for each method that is estimated as another one."""
     kind, layers = values["finetuning_type"], values["freeze_trainable_layers"]
     if kind == "freeze":
@@ -164,7 +157,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
         reading.limit(f"adapter_name_or_path={adapter}", *LIMITS["adapter"])
 
 
-def _packing(reading: Reading, values: Mapping[str, Any]) -> Section:
+def _packing(reading: Reading, values: Values) -> Section:
     """neat_packing: documents of a row do not see each other. Without FlashAttention the collator
     makes a mask of the compute dtype (data/collator.py prepare_4d_attention_mask).
     """
@@ -174,14 +167,14 @@ def _packing(reading: Reading, values: Mapping[str, Any]) -> Section:
     return {"packed_documents": 2}
 
 
-def _tower(reading: Reading, values: Mapping[str, Any], deepspeed: Section | None) -> Section:
+def _tower(reading: Reading, values: Values, deepspeed: Section | None) -> Section:
     """A vision tower is not trained unless asked for (model_utils/visual.py)."""
     if not values["freeze_vision_tower"] or values["finetuning_type"] not in ("full", "freeze"):
         return {}
     return frozen_tower(reading, "freeze_vision_tower", values["model_name_or_path"], deepspeed)
 
 
-def _stage(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:
+def _stage(reading: Reading, program: Section, values: Values) -> Section:
     """Complete a program by its stage; returns keys of `training` beside it."""
     stage, args = values["stage"], program["args"]
     if STAGES[stage] == PLAIN:
@@ -200,7 +193,7 @@ def _stage(reading: Reading, program: Section, values: Mapping[str, Any]) -> Sec
     return training
 
 
-def _adapters(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:
+def _adapters(reading: Reading, program: Section, values: Values) -> Section:
     """Add `peft` and `quantization` to a program; returns keys of `training` beside it."""
     if values["finetuning_type"] in ("lora", "oft"):
         program["peft"] = _lora(values)
@@ -214,7 +207,7 @@ def _adapters(reading: Reading, program: Section, values: Mapping[str, Any]) -> 
     return {"upcast_unquantized": False}
 
 
-def _lora(values: Mapping[str, Any]) -> Section:
+def _lora(values: Values) -> Section:
     """LoraConfig; `all` are the linear modules but the head (model_utils/misc.py)."""
     lora = values["finetuning_type"] == "lora"
     target = values["lora_target"] if lora else "all"
@@ -230,7 +223,7 @@ def _lora(values: Mapping[str, Any]) -> Section:
     return peft
 
 
-def _bitsandbytes(values: Mapping[str, Any]) -> Section:
+def _bitsandbytes(values: Values) -> Section:
     """BitsAndBytesConfig (model_utils/quantization.py configure_quantization)."""
     bits = values["quantization_bit"]
     if bits not in BITS and values["quantization_method"] == BITSANDBYTES:
@@ -248,6 +241,6 @@ def _bitsandbytes(values: Mapping[str, Any]) -> Section:
     }
 
 
-def training_lora(values: Mapping[str, Any]) -> Section:
+def training_lora(values: Values) -> Section:
     """Adapters as `training.lora` has them, in fp32 (model/adapter.py init_adapter)."""
     return lora_keys(_lora(values), "fp32")

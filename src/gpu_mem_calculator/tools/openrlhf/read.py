@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +21,7 @@ from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import argument_table, argument_values, tables
+from ..translation.arguments import Values, argument_table, argument_values, tables
 
 FOLDER = Path(__file__).parent
 TABLE = "arguments"
@@ -61,12 +60,12 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def _whole(values: Mapping[str, Any], name: str, least: int = 1) -> int:
+def _whole(values: Values, name: str, least: int = 1) -> int:
     """The whole number of an option."""
     return whole_value(f"--{name}", values[name], least)
 
 
-def _add_update(reading: Reading, kind: str, values: Mapping[str, Any], command: Command) -> None:
+def _add_update(reading: Reading, kind: str, values: Values, command: Command) -> None:
     prefix = KINDS[kind].model
     gpus = command.num_gpus
     if kind == "ppo_ray":
@@ -82,7 +81,7 @@ def _add_update(reading: Reading, kind: str, values: Mapping[str, Any], command:
     }
 
 
-def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int | None) -> Section:
+def _training(reading: Reading, kind: str, values: Values, gpus: int | None) -> Section:
     """Batch, precision, recompute, adapters and loss.
 
     - trainer/dpo_trainer.py, rm_trainer.py: chosen and rejected are one batch
@@ -120,7 +119,7 @@ def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int 
     return training
 
 
-def _engine(values: Mapping[str, Any]) -> Section:
+def _engine(values: Values) -> Section:
     """DeepSpeed's configuration (utils/deepspeed/deepspeed_utils.py get_train_ds_config)."""
     engine: Section = {"type": "deepspeed", "zero_stage": _whole(values, "ds.zero_stage", 0)}
     if values["ds.adam_offload"]:
@@ -130,7 +129,7 @@ def _engine(values: Mapping[str, Any]) -> Section:
     return engine
 
 
-def _name_limits(reading: Reading, kind: str, values: Mapping[str, Any]) -> None:
+def _name_limits(reading: Reading, kind: str, values: Values) -> None:
     """What a step has besides the update of the trained model."""
     if kind in ("dpo", "rm"):
         why = "its loss is estimated as the model's own cross-entropy"

@@ -28,7 +28,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import ArgumentTable, argument_table, tables
+from ..translation.arguments import ArgumentTable, Values, argument_table, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
 
@@ -57,7 +57,7 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+def read_data(data: Values, files: NamedFiles) -> Reading:
     """A YAML file, by its keys one of swift or of megatron."""
     megatron = any(key in MEGATRON and key not in SWIFT for key in data)
     method = RLHF if "rlhf_type" in data else "sft"
@@ -79,12 +79,7 @@ def _method(command: Command) -> tuple[bool, list[str]]:
 
 
 def _read(
-    method: str,
-    given: Mapping[str, Any],
-    files: NamedFiles,
-    processes: SwiftProcesses,
-    *,
-    megatron: bool,
+    method: str, given: Values, files: NamedFiles, processes: SwiftProcesses, *, megatron: bool
 ) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
     table = MEGATRON if megatron else SWIFT
@@ -110,7 +105,7 @@ def _read(
     return reading
 
 
-def _variables(given: Mapping[str, Any]) -> dict[str, str]:
+def _variables(given: Values) -> dict[str, str]:
     found = given.get(ENVIRONMENT)
     if not isinstance(found, Mapping):
         return {}
@@ -129,7 +124,7 @@ def _given(
     return given | values, problems
 
 
-def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftProcesses) -> None:
+def megatron_run(reading: Reading, values: Values, processes: SwiftProcesses) -> None:
     """Add the sections of a run on Megatron-Core."""
     add_hardware(reading, processes)
     run = reading.run
@@ -167,7 +162,7 @@ def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftPr
     _name_limits(reading, values)
 
 
-def _engine(values: Mapping[str, Any]) -> Section:
+def _engine(values: Values) -> Section:
     names = (*OPTIONS, *(EXPERTS if values["expert_model_parallel_size"] > 1 else ()))
     found = engine(values, names)
     if str(found.get("attention_backend")).startswith("flash_"):
@@ -178,7 +173,7 @@ def _engine(values: Mapping[str, Any]) -> Section:
     return found
 
 
-def _recompute(values: Mapping[str, Any]) -> Section:
+def _recompute(values: Values) -> Section:
     """Attention alone is computed again by default (recompute_granularity selective)."""
     kind = values["recompute_granularity"]
     if kind in (None, "none"):
@@ -194,7 +189,7 @@ def _recompute(values: Mapping[str, Any]) -> Section:
     return {"recompute": {"recompute_granularity": "selective", "recompute_modules": modules}}
 
 
-def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
+def _name_limits(reading: Reading, values: Values) -> None:
     if values["optimizer"] not in USUAL_OPTIMIZERS:
         why = "this optimizer is not modelled under Megatron; the estimate has Adam's"
         reading.limit(f"optimizer={values['optimizer']}", why)
@@ -203,7 +198,7 @@ def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
         reading.limit("cross_entropy_fusion_impl=te", why, "less")
 
 
-def _micro_batches(values: Mapping[str, Any], gpus: int) -> int:
+def _micro_batches(values: Values, gpus: int) -> int:
     """Micro-batches of a step: global_batch_size over all data-parallel ranks."""
     model = values["tensor_model_parallel_size"] * values["pipeline_model_parallel_size"]
     ranks: int = max(1, gpus // (model * values["context_parallel_size"]))

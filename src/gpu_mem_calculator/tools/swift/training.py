@@ -23,7 +23,7 @@ from ..reading.trainer_arguments import (
     trainer_args,
 )
 from ..trainer.loading import ATTENTION
-from ..translation.arguments import argument_data, tables
+from ..translation.arguments import Values, argument_data, tables
 from ..translation.tools import TRAINER
 from .processes import SwiftProcesses, add_hardware
 
@@ -48,7 +48,7 @@ BITS = (4, 8)
 
 def training_run(
     reading: Reading,
-    kept: Mapping[str, Any],
+    kept: Values,
     values: dict[str, Any],
     files: NamedFiles,
     processes: SwiftProcesses,
@@ -98,13 +98,13 @@ def _loading(reading: Reading, values: dict[str, Any]) -> Section:
     return load
 
 
-def _precision(values: Mapping[str, Any]) -> Section:
+def _precision(values: Values) -> Section:
     half = values["torch_dtype"] != "bfloat16"
     bf16, fp16 = values["bf16"], values["fp16"]
     return {"bf16": (not half) if bf16 is None else bf16, "fp16": half if fp16 is None else fp16}
 
 
-def _batches(values: Mapping[str, Any], processes: SwiftProcesses) -> Section:
+def _batches(values: Values, processes: SwiftProcesses) -> Section:
     """One sequence by default, and as many micro-batches as make 16 on all GPUs."""
     batch = values["per_device_train_batch_size"]
     steps = values["gradient_accumulation_steps"]
@@ -113,7 +113,7 @@ def _batches(values: Mapping[str, Any], processes: SwiftProcesses) -> Section:
     return {"per_device_train_batch_size": batch, "gradient_accumulation_steps": steps}
 
 
-def _evaluation(values: Mapping[str, Any]) -> Section:
+def _evaluation(values: Values) -> Section:
     """An evaluation where there is a validation set, as often as checkpoints are saved
     (arguments/sft_args.py _init_eval_strategy).
     """
@@ -127,7 +127,7 @@ def _evaluation(values: Mapping[str, Any]) -> Section:
     }
 
 
-def _checkpoints(values: Mapping[str, Any], processes: SwiftProcesses, *, plain: bool) -> Section:
+def _checkpoints(values: Values, processes: SwiftProcesses, *, plain: bool) -> Section:
     """Recompute is on by default, and reentrant but under DDP (trainers/mixin.py
     _fix_gradient_checkpointing).
     """
@@ -163,7 +163,7 @@ def _launch(
     return True
 
 
-def _set_length(reading: Reading, program: Section, values: Mapping[str, Any]) -> None:
+def _set_length(reading: Reading, program: Section, values: Values) -> None:
     """Every row has the most tokens that are allowed; packing fills rows."""
     length = values["packing_length"] if values["packing"] else None
     length = length or values["max_length"]
@@ -174,14 +174,14 @@ def _set_length(reading: Reading, program: Section, values: Mapping[str, Any]) -
         reading.assumed.append("every sequence is as long as the model allows: give --max_length")
 
 
-def _tower(reading: Reading, values: Mapping[str, Any], deepspeed: Section | None) -> Section:
+def _tower(reading: Reading, values: Values, deepspeed: Section | None) -> Section:
     """A vision tower is not trained unless asked for (arguments/tuner_args.py freeze_vit)."""
     if values["tuner_type"] != "full" or not values["freeze_vit"]:
         return {}
     return frozen_tower(reading, "freeze_vit", values["model"], deepspeed)
 
 
-def _preference(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:
+def _preference(reading: Reading, program: Section, values: Values) -> Section:
     """Complete a program of rlhf; returns keys of `training` beside it."""
     if values["method"] != "rlhf":
         if "peft" in program:
@@ -205,7 +205,7 @@ def _preference(reading: Reading, program: Section, values: Mapping[str, Any]) -
     return training
 
 
-def _grpo(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:
+def _grpo(reading: Reading, program: Section, values: Values) -> Section:
     """A policy that generates, by itself or by vLLM (arguments/rlhf_args.py)."""
     program["tool"], args = GRPO, program["args"]
     prompt = program.pop("data", {}).get("seq_len")
@@ -231,12 +231,12 @@ def _grpo(reading: Reading, program: Section, values: Mapping[str, Any]) -> Sect
     return training
 
 
-def _adapters(program: Section, values: Mapping[str, Any]) -> Section:
+def _adapters(program: Section, values: Values) -> Section:
     """TRL would cast adapters of a quantized base to bf16, which ms-swift does not."""
     return {"lora": training_lora(values)} if "quantization" in program else {}
 
 
-def _tuner(reading: Reading, program: Section, values: Mapping[str, Any]) -> Section:
+def _tuner(reading: Reading, program: Section, values: Values) -> Section:
     """Add `peft` and `quantization` to a program; returns keys of `training` beside it."""
     kind: str = values["tuner_type"]
     training: Section = {}
@@ -254,13 +254,13 @@ def _tuner(reading: Reading, program: Section, values: Mapping[str, Any]) -> Sec
     return training
 
 
-def training_lora(values: Mapping[str, Any]) -> Section:
+def training_lora(values: Values) -> Section:
     """Adapters as `training.lora` has them; fp32 unless lora_dtype says otherwise."""
     dtype = values["lora_dtype"] or "float32"
     return lora_keys(_lora(values), translated("lora_dtype", dtype, DTYPES))
 
 
-def _lora(values: Mapping[str, Any]) -> Section:
+def _lora(values: Values) -> Section:
     """LoraConfig (pipelines/train/tuner.py prepare_adapter)."""
     names = values["target_modules"]
     names = [names] if isinstance(names, str) else list(names or ["all-linear"])
@@ -276,7 +276,7 @@ def _lora(values: Mapping[str, Any]) -> Section:
     return peft
 
 
-def _bitsandbytes(reading: Reading, values: Mapping[str, Any]) -> Section | None:
+def _bitsandbytes(reading: Reading, values: Values) -> Section | None:
     """BitsAndBytesConfig (arguments/base_args/quant_args.py)."""
     method, bits = values["quant_method"], values["quant_bits"]
     if method not in (None, "bnb"):

@@ -13,10 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from ...runfile.program import Program, Section, Setup, Translation
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from ..translation.shapes import shape_problems
 
-Values = Mapping[str, Any]
 OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}  # components/optimizer.py build_optimizers
 IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "forloop"}
 # training.dtype, training.mixed_precision_param -> precision

@@ -7,14 +7,12 @@ transformers 5.17.0 trainer.py evaluate: logits are kept for compute_metrics alo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...runfile.program import Program, Section, Translation
+from ..translation.arguments import Values
 from ..translation.tools import TRAINER
 
 
-def add_evaluation(program: Program, values: Mapping[str, Any], result: Translation) -> None:
+def add_evaluation(program: Program, values: Values, result: Translation) -> None:
     """Add the evaluation. Where it is not modelled, it must be smaller than a step: without kept
     logits, and with no more sequences in a batch.
     """
@@ -40,7 +38,7 @@ def add_evaluation(program: Program, values: Mapping[str, Any], result: Translat
         result.assumed.append("an evaluation needs less than a step: it saves no activations")
 
 
-def _keys(program: Program, values: Mapping[str, Any], *, metrics: bool) -> Section:
+def _keys(program: Program, values: Values, *, metrics: bool) -> Section:
     keys: Section = {"batch_size": values["per_device_eval_batch_size"]}
     if program.data.get("eval_seq_len"):
         keys["seq_len"] = program.data["eval_seq_len"]

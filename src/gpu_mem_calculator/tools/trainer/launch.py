@@ -12,7 +12,7 @@ from typing import Any
 from ...runfile.program import Program, Section, Setup, Translation
 from ..deepspeed.auto import AUTO, ZERO, auto_values
 from ..deepspeed.names import ZERO_KEYS
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 from .accelerate import accelerate_problems, add_compile, flat_settings, mesh_keys
 
 TABLES = tables(__file__)
@@ -32,9 +32,7 @@ LAUNCHER_ONLY = tuple(TABLES["launcher_only"])
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 
 
-def add_launch(
-    program: Program, values: Mapping[str, Any], setup: Setup, result: Translation
-) -> None:
+def add_launch(program: Program, values: Values, setup: Setup, result: Translation) -> None:
     """Add the engine of a program on top of transformers.Trainer."""
     accelerate = program.accelerate or {}
     result.problems += accelerate_problems(accelerate)
@@ -89,7 +87,7 @@ def first_device(program: Program) -> str:
     return "cuda" if program.quantization or placed else "cpu"
 
 
-def launched_fsdp(accelerate: Mapping[str, Any]) -> Section:
+def launched_fsdp(accelerate: Values) -> Section:
     """The keys of the launcher's fsdp_config that its FSDP version reads
     (FullyShardedDataParallelPlugin.__post_init__).
     """
@@ -103,7 +101,7 @@ def launched_fsdp(accelerate: Mapping[str, Any]) -> Section:
     return {key: config[key] for key in config if key.removeprefix("fsdp_") not in ignored}
 
 
-def _without_prefix(config: Mapping[str, Any]) -> Section:
+def _without_prefix(config: Values) -> Section:
     return {str(key).removeprefix("fsdp_"): value for key, value in config.items()}
 
 
@@ -190,7 +188,7 @@ def _version1_keys(config: Section) -> Section:
     return {"backward_prefetch": "none" if prefetch == "no_prefetch" else prefetch, **flags}
 
 
-def _accelerate_deepspeed(config: Mapping[str, Any]) -> Section:
+def _accelerate_deepspeed(config: Values) -> Section:
     """Accelerate's own keys for DeepSpeed as its configuration (DeepSpeedPlugin)."""
     if config.get("deepspeed_config_file"):
         return {}

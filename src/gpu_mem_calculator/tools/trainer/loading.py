@@ -6,12 +6,17 @@ quantizers/quantizer_bnb_*; peft 0.21.2 tuners/lora/config.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...ledger.quoting import quoted
 from ...runfile.program import Program, Section, Setup, Translation
-from ..translation.arguments import REFUSED, argument_problems, argument_table, argument_values
+from ..translation.arguments import (
+    REFUSED,
+    Values,
+    argument_problems,
+    argument_table,
+    argument_values,
+)
 
 PEFT = "trainer/peft"
 BITSANDBYTES = argument_table("trainer/bitsandbytes")
@@ -78,7 +83,7 @@ def precision_keys(dtype: str, mixed: str, *, adapters: bool) -> dict[str, Any] 
     return {"precision": PURE[dtype], "autocast": True}
 
 
-def add_attention(load: Mapping[str, Any], result: Translation) -> None:
+def add_attention(load: Values, result: Translation) -> None:
     """Add the attention; sdpa unless the program chooses another."""
     attention = load.get("attn_implementation", "sdpa")
     if attention in ATTENTION:
@@ -102,7 +107,7 @@ def add_adapters(program: Program, result: Translation, *, prepared: bool) -> No
         result.problems += problems
 
 
-def adapter_keys(peft: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def adapter_keys(peft: Values) -> tuple[dict[str, Any], list[str]]:
     """`training.lora` for a LoraConfig, and its problems.
 
     peft 0.21.2 tuners/tuners_utils.py: adapters of 16-bit weights are cast to fp32
@@ -124,9 +129,7 @@ def adapter_keys(peft: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return lora, problems
 
 
-def quantization_keys(
-    quantization: Mapping[str, Any], *, prepared: bool
-) -> tuple[dict[str, Any], list[str]]:
+def quantization_keys(quantization: Values, *, prepared: bool) -> tuple[dict[str, Any], list[str]]:
     """Our keys for a BitsAndBytesConfig, and its problems.
 
     prepared: whether PEFT's prepare_model_for_kbit_training upcasts what is not quantized.
@@ -150,7 +153,7 @@ def quantization_keys(
     }, []
 
 
-def _problems(quantization: Mapping[str, Any]) -> list[str]:
+def _problems(quantization: Values) -> list[str]:
     """A sentence for each field that does not exist, or whose value is refused."""
     problems = []
     for name, value in quantization.items():
@@ -173,7 +176,7 @@ def _problems(quantization: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _choice(given: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> list[str]:
+def _choice(given: Values, name: str, choices: tuple[str, ...]) -> list[str]:
     value = given[name]
     if value is None or dtype_word(value) in choices:
         return []

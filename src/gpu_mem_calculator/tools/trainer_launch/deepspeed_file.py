@@ -18,7 +18,7 @@ from ..deepspeed.batch import MICRO, STEPS, TRAIN
 from ..deepspeed.names import CHECKPOINT_KEYS
 from ..deepspeed.read import OFFLOADS, RECOMPUTE, RunFileSections, sections
 from ..reading.reading import Reading
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 
 # Keys that must have the Trainer's value, and its argument.
 MATCHED: Mapping[str, str] = tables(__file__)["matched"]
@@ -30,7 +30,7 @@ UNKNOWN = "is not a key"
 WITHOUT_EFFECT = (RECOMPUTE,)
 
 
-def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -> None:
+def add_deepspeed_file(reading: Reading, data: Any, values: Values) -> None:
     """Add a DeepSpeed file to a reading with a `program`: the engine's keys, and the optimizer
     where the file has one.
 
@@ -98,9 +98,7 @@ def _take_out(data: dict[str, Any], sentence: str) -> bool:
     return True
 
 
-def _completed(
-    data: Mapping[str, Any], values: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
+def _completed(data: Values, values: Values) -> tuple[dict[str, Any], list[str]]:
     """The file with the Trainer's values, and a sentence for each value that differs."""
     completed, problems = copy.deepcopy(dict(data)), []
     for key in (*WITHOUT_EFFECT, TRAIN):
@@ -122,7 +120,7 @@ def _tells(path: str, value: Any) -> bool:
     return not path.endswith("enabled") or bool(value)
 
 
-def _get(data: Mapping[str, Any], path: str) -> Any:
+def _get(data: Values, path: str) -> Any:
     head, _, rest = path.partition(".")
     value = data.get(head)
     return _get(value, rest) if rest and isinstance(value, Mapping) else None if rest else value
@@ -136,7 +134,7 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
         data[head] = value
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _leaves(data: Values, prefix: str = "") -> Iterator[str]:
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")

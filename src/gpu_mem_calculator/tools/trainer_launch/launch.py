@@ -6,14 +6,13 @@ limit names each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.reading import Could, Reading
 from ..trainer.accelerate import TABLE, WRAPS_LAYERS, flat_settings
-from ..translation.arguments import argument_table
+from ..translation.arguments import Values, argument_table
 from ..translation.tools import ONLINE, TRAINER
 from .deepspeed_file import add_deepspeed_file
 
@@ -27,7 +26,7 @@ SEVERAL = (
 )
 
 
-def add_launch(reading: Reading, command: Command, values: Mapping[str, Any]) -> None:
+def add_launch(reading: Reading, command: Command, values: Values) -> None:
     """Add what the launcher says to the `program` and `hardware` sections of a reading.
 
     - values: the value of every argument of the trainer, by which DeepSpeed's `auto` is completed
@@ -41,7 +40,7 @@ def add_launch(reading: Reading, command: Command, values: Mapping[str, Any]) ->
         add_accelerate(reading, command, values)
 
 
-def add_accelerate(reading: Reading, command: Command, values: Mapping[str, Any]) -> None:
+def add_accelerate(reading: Reading, command: Command, values: Values) -> None:
     """Add the configuration of `accelerate launch`, with the DeepSpeed file that it names."""
     flat = flat_settings(command.accelerate or {})
     kept = sort_keys(reading, argument_table(TABLE), flat, "accelerate.")
@@ -72,7 +71,7 @@ def _set_what_is_modelled(reading: Reading, kept: dict[str, Any]) -> None:
         kept.pop(BACKEND)
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(flat: Values) -> dict[str, Any]:
     """Settings by section, as in Accelerate's YAML."""
     nested: dict[str, Any] = {}
     for path, value in flat.items():
@@ -81,7 +80,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def leave_out(reading: Reading, values: Mapping[str, Any]) -> None:
+def leave_out(reading: Reading, values: Values) -> None:
     """Leave out what the trainer's engine cannot have, with a limit for each.
 
     - values: the value of every argument of the trainer
@@ -98,7 +97,7 @@ def leave_out(reading: Reading, values: Mapping[str, Any]) -> None:
         reading.run.pop("training")
 
 
-def _engine(program: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+def _engine(program: Values, values: Values) -> str:
     """DeepSpeed, FSDP, or empty for one GPU and DDP."""
     kind = str((program.get("accelerate") or {}).get("distributed_type", "")).upper()
     if program.get("deepspeed") or kind == "DEEPSPEED":
@@ -106,9 +105,7 @@ def _engine(program: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     return "FSDP" if kind == "FSDP" or values.get("fsdp") else ""
 
 
-def _reference(
-    reading: Reading, program: Mapping[str, Any], values: Mapping[str, Any], engine: str
-) -> None:
+def _reference(reading: Reading, program: Values, values: Values, engine: str) -> None:
     """The reference model of DPO and KTO, and of GRPO with beta."""
     tool = program["tool"]
     if tool not in REFERENCED and not (tool in ONLINE and values.get("beta")):
@@ -123,9 +120,7 @@ def _reference(
     reading.limit(f"{tool}'s reference model", why, "more", adds=adds)
 
 
-def _generation(
-    reading: Reading, program: dict[str, Any], values: Mapping[str, Any], engine: str
-) -> None:
+def _generation(reading: Reading, program: dict[str, Any], values: Values, engine: str) -> None:
     """The completions of GRPO and RLOO: only the update is estimated."""
     prompt, tokens = program["data"].get("prompt"), values.get("max_completion_length")
     if not isinstance(prompt, int) or not isinstance(tokens, int):
@@ -141,9 +136,7 @@ def _generation(
     reading.limit(f"{program['tool']}'s completions", why, could)
 
 
-def _evaluation(
-    reading: Reading, program: dict[str, Any], values: Mapping[str, Any], engine: str
-) -> None:
+def _evaluation(reading: Reading, program: dict[str, Any], values: Values, engine: str) -> None:
     """An evaluation that may take more than a step."""
     runs = str(values.get("eval_strategy") or "no") != "no" or values.get("eval_on_start")
     batch, trained = values["per_device_eval_batch_size"], values["per_device_train_batch_size"]

@@ -5,7 +5,6 @@ What a tool cannot say stays unsaid here; `unsaid.py` finds it by translating th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...pytorch.modelling.huggingface.liger import LIGER
@@ -14,7 +13,7 @@ from ...runfile.config import RunFile
 from ...runfile.read import as_dict
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.trainer_optimizers import OPTIMIZERS
-from ..translation.arguments import FREE, argument_table
+from ..translation.arguments import FREE, Values, argument_table
 from ..translation.tools import TOOLS
 from .launch import launch_sections, mixed_precision
 
@@ -54,7 +53,7 @@ def beyond_sft(run: Run) -> str:
     return "a reference model" if run.reference else "a reward" if run.loss == "reward" else ""
 
 
-def launch_arguments(program: Mapping[str, Any]) -> dict[str, Any]:
+def launch_arguments(program: Values) -> dict[str, Any]:
     """TrainingArguments that have DeepSpeed's JSON or FSDP's settings inside."""
     if program.get("deepspeed"):
         return {"deepspeed": program["deepspeed"]}

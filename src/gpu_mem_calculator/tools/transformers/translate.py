@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...pytorch.modelling.huggingface.liger import KERNELS, LIGER
 from ...runfile.program import Program, Section, Setup, Translation
 from ...runfile.trainer_optimizers import optimizer_keys
@@ -12,9 +9,10 @@ from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
 from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, precision_keys
+from ..translation.arguments import Values
 
 
-def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
+def translate(program: Program, values: Values, setup: Setup) -> Translation:
     """The keys of a plain Trainer, with the model prepared as PEFT's guide says."""
     result = Translation()
     training_keys(program, values, setup, result, prepared=True)
@@ -22,12 +20,7 @@ def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Tran
 
 
 def training_keys(
-    program: Program,
-    values: Mapping[str, Any],
-    setup: Setup,
-    result: Translation,
-    *,
-    prepared: bool,
+    program: Program, values: Values, setup: Setup, result: Translation, *, prepared: bool
 ) -> None:
     """Add the keys that every program on top of Trainer has in common.
 
@@ -49,7 +42,7 @@ def training_keys(
     add_evaluation(program, values, result)
 
 
-def recompute_keys(values: Mapping[str, Any]) -> Section:
+def recompute_keys(values: Values) -> Section:
     """Gradient checkpointing; not reentrant unless asked for (modeling_utils.py)."""
     if not values["gradient_checkpointing"]:
         return {}
@@ -58,7 +51,7 @@ def recompute_keys(values: Mapping[str, Any]) -> Section:
     return {"activation_checkpointing": "full", **reentrant}
 
 
-def loss_keys(values: Mapping[str, Any], setup: Setup) -> Section:
+def loss_keys(values: Values, setup: Setup) -> Section:
     """Label smoothing, Liger's kernels and torch.compile."""
     keys: Section = {}
     if values["label_smoothing_factor"]:
@@ -71,7 +64,7 @@ def loss_keys(values: Mapping[str, Any], setup: Setup) -> Section:
     return keys
 
 
-def liger_kernels(config: Mapping[str, Any], family: str) -> bool | list[str]:
+def liger_kernels(config: Values, family: str) -> bool | list[str]:
     """Liger's kernels: the family's defaults, changed by a configuration
     (integrations/liger.py apply_liger_kernel). Liger leaves out names that it does not have for
     the family (liger-kernel 0.8.5 transformers/monkey_patch.py _apply_liger_kernel_to_instance).

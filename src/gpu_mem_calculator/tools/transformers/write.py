@@ -5,12 +5,13 @@ What a training script itself must do, as the Python lines of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
+from ..translation.arguments import Values
 from ..translation.tools import TRAINER
 from ..writing.launch import launch_words
 from ..writing.texts import command_text, json_text, option_words, yaml_text
@@ -24,7 +25,7 @@ TITLE = "transformers"
 OUTPUT = {"output_dir": "output"}
 
 
-def script_lines(program: Mapping[str, Any], resolved: ResolvedRun) -> Iterator[str]:
+def script_lines(program: Values, resolved: ResolvedRun) -> Iterator[str]:
     """The lines that load the model and its adapters, as comments of the file."""
     yield "TrainingArguments have no keys for the model. In train.py:"
     load = _arguments(program["load"])
@@ -45,7 +46,7 @@ def _code(line: str) -> list[str]:
     return wrap(line, WIDTH, initial_indent="    ", subsequent_indent=" " * 8)
 
 
-def _arguments(values: Mapping[str, Any]) -> str:
+def _arguments(values: Values) -> str:
     return ", ".join(
         f"{key}=torch.{value}" if key in DTYPES else f"{key}={value!r}"
         for key, value in values.items()

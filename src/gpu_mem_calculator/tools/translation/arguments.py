@@ -52,6 +52,7 @@ class Argument(Struct, frozen=True, kw_only=True):
 
 
 ArgumentTable = Mapping[str, Argument]
+Values = Mapping[str, Any]  # of arguments, by their names
 
 
 @cache

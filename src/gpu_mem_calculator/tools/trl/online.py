@@ -6,7 +6,8 @@ trl 1.16.0 trainer/grpo_trainer.py, rloo_trainer.py.
 from __future__ import annotations
 
 from ...runfile.program import Program, Section, Setup, Translation
-from .trainer import Values, trainer_keys
+from ..translation.arguments import Values
+from .trainer import trainer_keys
 
 RLOO = "trl.RLOOTrainer"
 MODES = ("colocate", "server")  # vllm_mode

@@ -6,7 +6,8 @@ trl 1.16.0 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py.
 from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
-from .trainer import LIGER_LOSS, Values, sequence_length, set_labels, set_length, trainer_keys
+from ..translation.arguments import Values
+from .trainer import LIGER_LOSS, sequence_length, set_labels, set_length, trainer_keys
 
 KTO, REWARD = "trl.KTOTrainer", "trl.RewardTrainer"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
-from .trainer import LAYERS_KEPT, Values, sequence_length, set_labels, set_length, trainer_keys
+from ..translation.arguments import Values
+from .trainer import LAYERS_KEPT, sequence_length, set_labels, set_length, trainer_keys
 
 OWN_ROWS = ("bfd", "bfd_split", "bfd-requeue")  # packing_strategy: documents do not mix
 

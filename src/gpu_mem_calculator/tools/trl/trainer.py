@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec.structs import replace
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..transformers.translate import training_keys
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 
-Values = Mapping[str, Any]
 LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py
 LIGER_LOSS = "fused_linear_cross_entropy"
 # Families whose configuration has output_router_logits (transformers 5.17.0).

@@ -8,7 +8,7 @@ Hydra's command line is `key=value`, `+key=value`, `++key=value`, `~key` (hydra 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..reading.megatron_axes import SIZES
 from ..reading.option_values import DTYPES, whole_value
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import ArgumentTable, argument_table, argument_values
+from ..translation.arguments import ArgumentTable, Values, argument_table, argument_values
 
 OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
 FOLDER = Path(__file__).parent
@@ -55,7 +55,7 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
+def _within(table: ArgumentTable, given: Values) -> dict[str, Any]:
     """The keys, with those that a user adds to an object of the table as that object."""
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -66,12 +66,12 @@ def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def whole(values: Mapping[str, Any], key: str, least: int = 1) -> int:
+def whole(values: Values, key: str, least: int = 1) -> int:
     """The whole number of a key; a shell's variable that is not known is refused."""
     return whole_value(key, values[key], least)
 
 
-def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
+def _add_actor(reading: Reading, values: Values) -> None:
     """The actor's update in PPO, GRPO and their relatives."""
     nodes = whole(values, "trainer.nnodes")
     gpus = nodes * whole(values, "trainer.n_gpus_per_node")
@@ -99,7 +99,7 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
     _name_other_phases(reading, values)
 
 
-def _batch(reading: Reading, values: Mapping[str, Any], gpus: int, length: int) -> Section:
+def _batch(reading: Reading, values: Values, gpus: int, length: int) -> Section:
     """The micro-batch of one GPU, and how many of them a step has.
 
     - workers/fsdp_workers.py: ppo_mini_batch_size is of all GPUs, in prompts, times rollout.n
@@ -136,7 +136,7 @@ def _precision(stored: Any, compute: Any) -> Section:
     return {"precision": f"{short}_pure"}
 
 
-def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
+def _fsdp(values: Values, gpus: int) -> Section:
     """FSDP as fsdp_workers.py _build_model_optimizer wraps the actor."""
     version = 2 if values[f"{ACTOR}.strategy"] == "fsdp2" else 1
     size = whole(values, f"{FSDP}.fsdp_size", -1)
@@ -157,7 +157,7 @@ def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
     return engine
 
 
-def _megatron(values: Mapping[str, Any], training: Section) -> Section:
+def _megatron(values: Values, training: Section) -> Section:
     """Megatron-Core as workers/megatron_workers.py builds the actor."""
     parallelism = {
         key: whole_value(f"{MEGATRON}.{name}", values[f"{MEGATRON}.{name}"] or 1, 1)
@@ -179,7 +179,7 @@ def _megatron(values: Mapping[str, Any], training: Section) -> Section:
     return {"parallelism": parallelism, "engine": engine}
 
 
-def _name_other_phases(reading: Reading, values: Mapping[str, Any]) -> None:
+def _name_other_phases(reading: Reading, values: Values) -> None:
     """What a step has besides the actor's update."""
     why = "log-probabilities are estimated as the model's own cross-entropy"
     # It adds at most four fp32 copies of the logits beside those of the cross-entropy.
@@ -203,7 +203,7 @@ def _name_other_phases(reading: Reading, values: Mapping[str, Any]) -> None:
         reading.limit("reward_model.enable=true", why, "more")
 
 
-def _share(values: Mapping[str, Any]) -> float:
+def _share(values: Values) -> float:
     """The part of the card that the rollout takes."""
     key = f"{ROLLOUT}.gpu_memory_utilization"
     share = values[key]
@@ -212,7 +212,7 @@ def _share(values: Mapping[str, Any]) -> float:
     raise InputError(f"{key}={quoted(share)} must be a number from 0 to 1")
 
 
-def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> None:
+def _add_sft(reading: Reading, values: Values, command: Command) -> None:
     """The SFT trainer: FSDP with 16-bit compute, gradients reduced in fp32."""
     per_node = whole(values, "trainer.n_gpus_per_node")
     gpus = command.num_gpus or whole(values, "trainer.nnodes") * per_node
