@@ -10,7 +10,7 @@ from typing import Any
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Section
-from ..translation.arguments import tables
+from ..translation.arguments import filled, tables
 from .draft import Draft, Limits, flag
 
 LORA, QLORA = "lora", "qlora"
@@ -44,13 +44,12 @@ def _lora(draft: Draft) -> Section:
     if rank is None:
         raise InputError("lora_r is missing; an adapter needs its rank, such as lora_r: 16")
     peft: Section = {"r": rank, "lora_alpha": draft.get("lora_alpha") or 8}
-    targets = _targets(draft)
-    if targets:
-        peft["target_modules"] = targets
-    dropout = draft.number("lora_dropout")
-    if dropout:
-        peft["lora_dropout"] = dropout
-    peft |= {name: True for name in ("use_dora", "use_rslora") if draft.flag(f"peft_{name}")}
+    peft |= filled(
+        target_modules=_targets(draft),
+        lora_dropout=draft.number("lora_dropout"),
+        use_dora=draft.flag("peft_use_dora"),
+        use_rslora=draft.flag("peft_use_rslora"),
+    )
     upcast = "peft_autocast_adapter_dtype"
     if draft.get(upcast) is not None and not draft.flag(upcast):
         draft.limit(upcast, *LIMITS[upcast], value=False)

@@ -21,7 +21,15 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Reading, Section
-from ..translation.arguments import OFF, REFUSED, Values, argument_table, argument_values, tables
+from ..translation.arguments import (
+    OFF,
+    REFUSED,
+    Values,
+    argument_table,
+    argument_values,
+    filled,
+    tables,
+)
 from .adapters import add_adapters
 from .batches import add_batch, add_evaluation
 from .command import COMMAND, file_and_options, launched
@@ -156,11 +164,9 @@ def _sections(draft: Draft) -> Section:
     program |= {"peft": draft.peft} if draft.peft is not None else {}
     program |= {"quantization": draft.quantization} if draft.quantization else {}
     program |= {"data": draft.data, **draft.launch}
-    run: Section = {"program": program}
-    run |= {"training": draft.training} if draft.training else {}
-    run |= {"engine": draft.engine} if draft.engine else {}
-    run |= {"hardware": {"num_gpus": draft.num_gpus}} if draft.num_gpus else {}
-    return run
+    hardware = filled(num_gpus=draft.num_gpus)
+    parts = filled(training=draft.training, engine=draft.engine, hardware=hardware)
+    return {"program": program, **parts}
 
 
 def _add_optimizer(draft: Draft) -> None:

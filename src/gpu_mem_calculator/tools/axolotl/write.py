@@ -16,7 +16,7 @@ from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..transformers.program import beyond_sft, program_sections
-from ..translation.arguments import Values, tables
+from ..translation.arguments import Values, filled, tables
 from ..translation.tools import TRAINER
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
@@ -93,11 +93,8 @@ def _precision(run: Run, program: Values) -> dict[str, Any]:
     if half:
         data["float16" if run.precision == "fp16_pure" and not run.autocast else "fp16"] = True
     data["attn_implementation"] = program["load"]["attn_implementation"]
-    if args.get("torch_compile"):
-        data["torch_compile"] = True
-    if args.get("torch_compile_mode"):
-        data["torch_compile_mode"] = args["torch_compile_mode"]
-    return data | ({"freeze_mm_modules": True} if run.freeze_vision_tower else {})
+    data |= {key: args[key] for key in ("torch_compile", "torch_compile_mode") if args.get(key)}
+    return data | filled(freeze_mm_modules=bool(run.freeze_vision_tower))
 
 
 def _recompute(run: Run, args: Values) -> dict[str, Any]:
@@ -109,11 +106,8 @@ def _recompute(run: Run, args: Values) -> dict[str, Any]:
         "gradient_checkpointing": True,
         "gradient_checkpointing_kwargs": {"use_reentrant": bool(run.reentrant)},
     }
-    if kept:
-        data["selective_checkpointing"] = True
-    if run.rule.offload:
-        data["activation_offloading"] = "hidden_states"
-    return data
+    offload = "hidden_states" if run.rule.offload else ""
+    return data | filled(selective_checkpointing=kept, activation_offloading=offload)
 
 
 def _adapter(run: Run, program: Values) -> dict[str, Any]:
@@ -125,8 +119,7 @@ def _adapter(run: Run, program: Values) -> dict[str, Any]:
     data: dict[str, Any] = {"adapter": "qlora" if four else "lora", "load_in_4bit": four}
     if packed.get("load_in_8bit"):
         data["load_in_8bit"] = True
-    data |= {"lora_r": peft["r"], "lora_alpha": peft["lora_alpha"]}
-    data["lora_dropout"] = peft["lora_dropout"]
+    data |= {"lora_r": peft["r"], **{key: peft[key] for key in ("lora_alpha", "lora_dropout")}}
     if peft.get("target_modules") == "all-linear":
         data["lora_target_linear"] = True
     else:

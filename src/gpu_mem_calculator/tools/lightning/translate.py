@@ -19,7 +19,7 @@ from typing import Any
 from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.launch import first_device
 from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype
-from ..translation.arguments import Values, tables
+from ..translation.arguments import Values, filled, tables
 
 # fabric/plugins/precision/utils.py: other spellings.
 ALIASES = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
@@ -43,10 +43,8 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     training["batch_size"] = values["batch_size"]
     training["gradient_accumulation_steps"] = values["accumulate_grad_batches"]
     training["optimizer"] = "adamw"
-    if values["fused"]:
-        training["optimizer_implementation"] = "fused"
-    if program.data.get("seq_len"):
-        training["seq_len"] = program.data["seq_len"]
+    fused = "fused" if values["fused"] else ""
+    training |= filled(optimizer_implementation=fused, seq_len=program.data.get("seq_len"))
     training["zero_grad"] = "before_backward"
     _add_memory_savers(program, values, training)
     dtype = load_dtype(program.load, setup, result, "use_cache")

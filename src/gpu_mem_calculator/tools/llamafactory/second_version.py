@@ -12,7 +12,7 @@ from ..reading.named_files import NamedFiles
 from ..reading.option_values import DTYPES, translated
 from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import chosen_values, deepspeed_data, type_problems
-from ..translation.arguments import Values, argument_table, flat_arguments, tables
+from ..translation.arguments import Values, argument_table, filled, flat_arguments, tables
 from ..translation.tools import TRAINER
 from .launch import FactoryProcesses
 from .training import BUNDLED, FOLDER
@@ -22,6 +22,7 @@ MODEL, DATA = "model", "train_dataset"
 LIMITS: Mapping[str, tuple[str, Could]] = tables(__file__)["limits"]
 # v1/plugins/model_plugins/initialization.py: where the model is made.
 PLACES = {"init_on_default": "cuda", "init_on_meta": "meta", "init_on_rank0": "meta"}
+KERNELS = ["rope", "rms_norm", "swiglu"]  # of Liger; require_logits: its loss is left out
 STARTED = ("auto", "liger_kernel")
 
 
@@ -86,15 +87,12 @@ def _own_loop(values: Values, launch: FactoryProcesses) -> Section:
         "attention": values["flash_attn"],
         "loss": "full_upcast",
     }
-    if values["enable_activation_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    if "liger_kernel" in str(values["kernel_config.name"]):
-        training["liger"] = ["rope", "rms_norm", "swiglu"]  # require_logits: its loss is left out
-    if adapters:
-        training["lora"] = _lora(values)
-    training |= _quantization(values)
-    if launch.allocator:
-        training["pytorch_alloc_conf"] = launch.allocator
+    training |= filled(
+        activation_checkpointing=values["enable_activation_checkpointing"] and "full",
+        liger=KERNELS if "liger_kernel" in str(values["kernel_config.name"]) else [],
+        lora=_lora(values) if adapters else {},
+    )
+    training |= _quantization(values) | filled(pytorch_alloc_conf=launch.allocator)
     return {"training": training, "engine": _engine(values, sharded=sharded)}
 
 

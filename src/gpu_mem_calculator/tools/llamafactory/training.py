@@ -21,7 +21,14 @@ from ..reading.trainer_arguments import (
     lora_keys,
     trainer_args,
 )
-from ..translation.arguments import ArgumentTable, Values, argument_data, argument_table, tables
+from ..translation.arguments import (
+    ArgumentTable,
+    Values,
+    argument_data,
+    argument_table,
+    filled,
+    tables,
+)
 from .launch import FactoryProcesses, fsdp_version, hardware
 
 FOLDER = Path(__file__).parent
@@ -46,9 +53,7 @@ def training_run(
 ) -> None:
     """Add the sections of a training run."""
     run = reading.run
-    found = hardware(launch, values)
-    if found:
-        run["hardware"] = found
+    run |= filled(hardware=hardware(launch, values))
     refused = _refused_program(values)
     if refused:
         run["program"] = {"tool": refused}
@@ -61,20 +66,14 @@ def training_run(
         program["args"] |= _liger(values)
     program["load"] = _loading(values, launch, deepspeed)
     program["data"] = {"seq_len": sequence_length(values)}
-    if launch.accelerate:
-        program["accelerate"] = dict(launch.accelerate)
-    if deepspeed:
-        program["deepspeed"] = deepspeed
+    program |= filled(accelerate=dict(launch.accelerate or {}), deepspeed=deepspeed)
     run["program"] = program
-    training: Section = {}
-    if launch.allocator:
-        training["pytorch_alloc_conf"] = launch.allocator
+    training = filled(pytorch_alloc_conf=launch.allocator)
     training |= _adapters(reading, program, values)
     training |= _stage(reading, program, values)
     training |= _packing(reading, values)
     training |= _tower(reading, values, deepspeed)
-    if training:
-        run["training"] = training
+    run |= filled(training=training)
     length = program["data"]["seq_len"]
     reading.assumed.append(f"every sequence has {length} tokens, the most that cutoff_len allows")
 
@@ -216,11 +215,8 @@ def _lora(values: Values) -> Section:
         "r": values["lora_rank"] if lora else 8,
         "target_modules": "all-linear" if names == ["all"] else names,
     }
-    if lora and values["lora_dropout"]:
-        peft["lora_dropout"] = values["lora_dropout"]
-    if lora and values["use_dora"]:
-        peft["use_dora"] = True
-    return peft
+    own = filled(lora_dropout=values["lora_dropout"], use_dora=values["use_dora"])
+    return peft | (own if lora else {})
 
 
 def _bitsandbytes(values: Values) -> Section:

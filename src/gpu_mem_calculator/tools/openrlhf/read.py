@@ -21,7 +21,7 @@ from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import Values, argument_table, argument_values, tables
+from ..translation.arguments import Values, argument_table, argument_values, filled, tables
 
 FOLDER = Path(__file__).parent
 TABLE = "arguments"
@@ -109,10 +109,8 @@ def _training(reading: Reading, kind: str, values: Values, gpus: int | None) -> 
         training["activation_checkpointing"] = "full"
         if values[f"{prefix}.gradient_checkpointing_reentrant"]:
             training["checkpoint_reentrant"] = True
-    if values["ds.use_liger_kernel"]:
-        training["liger"] = True
-    if values[f"{optimizer}optim"] == MUON:
-        training["optimizer"] = MUON
+    own = MUON if values[f"{optimizer}optim"] == MUON else ""
+    training |= filled(liger=bool(values["ds.use_liger_kernel"]), optimizer=own)
     if values["ds.lora.rank"]:
         targets = values["ds.lora.target_modules"]
         training["lora"] = {"r": _whole(values, "ds.lora.rank"), "target_modules": targets}

@@ -28,7 +28,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import ArgumentTable, Values, argument_table, tables
+from ..translation.arguments import ArgumentTable, Values, argument_table, filled, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
 
@@ -149,11 +149,8 @@ def megatron_run(reading: Reading, values: Values, processes: SwiftProcesses) ->
         reading.assumed.append(f"every sequence has {length} tokens")
     else:
         reading.assumed.append("every sequence is as long as the model allows: give --max_length")
-    if values["tuner_type"] != "full":
-        training["lora"] = training_lora(values)
-    training |= _recompute(values)
-    if processes.allocator:
-        training["pytorch_alloc_conf"] = processes.allocator
+    training |= filled(lora=training_lora(values) if values["tuner_type"] != "full" else {})
+    training |= _recompute(values) | filled(pytorch_alloc_conf=processes.allocator)
     run["training"] = training
     run["parallelism"] = parallelism(values)
     if values["tensor_model_parallel_size"] == 1:

@@ -23,7 +23,7 @@ from ..reading.trainer_arguments import (
     trainer_args,
 )
 from ..trainer.loading import ATTENTION
-from ..translation.arguments import Values, argument_data, tables
+from ..translation.arguments import Values, argument_data, filled, tables
 from ..translation.tools import TRAINER
 from .processes import SwiftProcesses, add_hardware
 
@@ -67,7 +67,7 @@ def training_run(
         program["args"]["liger_kernel_config"] = {"fused_linear_cross_entropy": False}
     _set_length(reading, program, values)
     reading.run["program"] = program
-    training: Section = {"pytorch_alloc_conf": processes.allocator} if processes.allocator else {}
+    training = filled(pytorch_alloc_conf=processes.allocator)
     training |= _tuner(reading, program, values)
     training |= _tower(reading, values, deepspeed)
     training |= _preference(reading, program, values)
@@ -269,11 +269,7 @@ def _lora(values: Values) -> Section:
         "r": values["lora_rank"],
         "target_modules": "all-linear" if "all-linear" in names or not plain else plain,
     }
-    if values["lora_dropout"]:
-        peft["lora_dropout"] = values["lora_dropout"]
-    if values.get("use_dora"):
-        peft["use_dora"] = True
-    return peft
+    return peft | filled(lora_dropout=values["lora_dropout"], use_dora=values.get("use_dora"))
 
 
 def _bitsandbytes(reading: Reading, values: Values) -> Section | None:

@@ -8,7 +8,7 @@ transformers 5.17.0 trainer.py evaluate: logits are kept for compute_metrics alo
 from __future__ import annotations
 
 from ...runfile.program import Program, Section, Translation
-from ..translation.arguments import Values
+from ..translation.arguments import Values, filled
 from ..translation.tools import TRAINER
 
 
@@ -40,8 +40,7 @@ def add_evaluation(program: Program, values: Values, result: Translation) -> Non
 
 def _keys(program: Program, values: Values, *, metrics: bool) -> Section:
     keys: Section = {"batch_size": values["per_device_eval_batch_size"]}
-    if program.data.get("eval_seq_len"):
-        keys["seq_len"] = program.data["eval_seq_len"]
+    keys |= filled(seq_len=program.data.get("eval_seq_len"))
     if metrics:
         keys |= {"keep_logits": True, "batches": program.data.get("eval_batches", 1)}
         steps = 1 if values["batch_eval_metrics"] else values["eval_accumulation_steps"]

@@ -16,6 +16,7 @@ from ..translation.arguments import (
     argument_problems,
     argument_table,
     argument_values,
+    filled,
 )
 
 PEFT = "trainer/peft"
@@ -122,10 +123,7 @@ def adapter_keys(peft: Values) -> tuple[dict[str, Any], list[str]]:
     lora: dict[str, Any] = {"r": values["r"], "adapter_dtype": "fp32"}
     if values["target_modules"] is not None:
         lora["target_modules"] = values["target_modules"]
-    if values["lora_dropout"]:
-        lora["dropout"] = values["lora_dropout"]
-    if values["use_dora"]:
-        lora["dora"] = True
+    lora |= filled(dropout=values["lora_dropout"], dora=bool(values["use_dora"]))
     return lora, problems
 
 

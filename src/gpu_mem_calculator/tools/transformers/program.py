@@ -13,7 +13,7 @@ from ...runfile.config import RunFile
 from ...runfile.read import as_dict
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.trainer_optimizers import OPTIMIZERS
-from ..translation.arguments import FREE, Values, argument_table
+from ..translation.arguments import FREE, Values, argument_table, filled
 from ..translation.tools import TOOLS
 from .launch import launch_sections, mixed_precision
 
@@ -86,12 +86,12 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
         "max_grad_norm": CLIPPING if clipping is None else clipping,
         "gradient_checkpointing": run.recompute == "full",
     }
-    if run.optimizer == "sgd_momentum":
-        arguments["optim_args"] = MOMENTUM
-    if run.recompute == "full" and run.reentrant:
-        arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
-    if run.label_smoothing:
-        arguments["label_smoothing_factor"] = run.label_smoothing
+    reentrant = run.recompute == "full" and run.reentrant
+    arguments |= filled(
+        optim_args=MOMENTUM if run.optimizer == "sgd_momentum" else "",
+        gradient_checkpointing_kwargs={"use_reentrant": True} if reentrant else {},
+        label_smoothing_factor=run.label_smoothing,
+    )
     if run.evaluation is not None:  # which also needs an evaluation dataset
         size = int(run.evaluation.batch)
         arguments |= {"eval_strategy": "epoch", "per_device_eval_batch_size": size}
@@ -159,9 +159,7 @@ def peft_arguments(file: RunFile, run: Run) -> dict[str, Any]:
     }
     if lora.target_modules is not None:
         arguments["target_modules"] = lora.target_modules
-    if lora.dora:
-        arguments["use_dora"] = True
-    return arguments
+    return arguments | filled(use_dora=lora.dora)
 
 
 def quantization_arguments(run: Run) -> dict[str, Any]:

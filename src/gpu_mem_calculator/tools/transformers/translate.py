@@ -9,7 +9,7 @@ from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
 from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, precision_keys
-from ..translation.arguments import Values
+from ..translation.arguments import Values, filled
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
@@ -36,8 +36,7 @@ def training_keys(
     add_attention(program.load, result)
     add_adapters(program, result, prepared=prepared)
     training |= recompute_keys(values) | loss_keys(values, setup)
-    if program.data.get("seq_len"):
-        training["seq_len"] = program.data["seq_len"]
+    training |= filled(seq_len=program.data.get("seq_len"))
     add_launch(program, values, setup, result)
     add_evaluation(program, values, result)
 
@@ -53,9 +52,7 @@ def recompute_keys(values: Values) -> Section:
 
 def loss_keys(values: Values, setup: Setup) -> Section:
     """Label smoothing, Liger's kernels and torch.compile."""
-    keys: Section = {}
-    if values["label_smoothing_factor"]:
-        keys["label_smoothing"] = values["label_smoothing_factor"]
+    keys = filled(label_smoothing=values["label_smoothing_factor"])
     if values["use_liger_kernel"]:
         config = values["liger_kernel_config"]
         keys["liger"] = True if not config else liger_kernels(config, setup.model().family)

@@ -139,6 +139,11 @@ def _type_rule(default: Any, value: Any) -> str:
     return ""
 
 
+def filled(**parts: Any) -> dict[str, Any]:
+    """The keys that have a value: neither None, nor off, nor empty."""
+    return {key: value for key, value in parts.items() if value}
+
+
 def assumed_defaults(title: str, table: ArgumentTable, given: Mapping[str, Any]) -> str:
     """One sentence with the tool's defaults of the arguments that change memory."""
     left_out = [

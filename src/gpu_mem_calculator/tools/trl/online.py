@@ -6,7 +6,7 @@ trl 1.16.0 trainer/grpo_trainer.py, rloo_trainer.py.
 from __future__ import annotations
 
 from ...runfile.program import Program, Section, Setup, Translation
-from ..translation.arguments import Values
+from ..translation.arguments import Values, filled
 from .trainer import trainer_keys
 
 RLOO = "trl.RLOOTrainer"
@@ -68,8 +68,7 @@ def _generation(program: Program, values: Values, setup: Setup) -> Section:
         "new_tokens": _padded(values["max_completion_length"], values),
         "sequences": batch * _updates_per_generation(values, setup),
     }
-    if _asks_before(program, values, setup):
-        keys["old_logprobs"] = True
+    keys |= filled(old_logprobs=_asks_before(program, values, setup))
     if values["use_vllm"]:
         return keys | _engine(values)
     if values["cache_implementation"] == "static":
@@ -89,11 +88,9 @@ def _engine(values: Values) -> Section:
         "gpu_memory_utilization": values["vllm_gpu_memory_utilization"],
         "tensor_parallel_size": values["vllm_tensor_parallel_size"],
     }
-    if values["vllm_enable_sleep_mode"]:
-        keys["sleep_level"] = 2
-    if values["vllm_max_model_length"] is not None:
-        keys["max_model_len"] = values["vllm_max_model_length"]
-    return keys
+    length = values["vllm_max_model_length"]
+    keys |= filled(sleep_level=2 if values["vllm_enable_sleep_mode"] else 0)
+    return keys if length is None else keys | {"max_model_len": length}
 
 
 def _padded(tokens: int, values: Values) -> int:

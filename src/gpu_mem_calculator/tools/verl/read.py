@@ -21,7 +21,7 @@ from ..reading.megatron_axes import SIZES
 from ..reading.option_values import DTYPES, whole_value
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import ArgumentTable, Values, argument_table, argument_values
+from ..translation.arguments import ArgumentTable, Values, argument_table, argument_values, filled
 
 OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
 FOLDER = Path(__file__).parent
@@ -82,10 +82,7 @@ def _add_actor(reading: Reading, values: Values) -> None:
         "attention": "flash_attention_2",
         **_batch(reading, values, gpus, length),
     }
-    if values[f"{MODEL}.enable_gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    if values[f"{MODEL}.use_liger"]:
-        training["liger"] = True
+    training |= _savers(values, MODEL)
     training |= _adapters(values[f"{MODEL}.lora_rank"], values[f"{MODEL}.target_modules"])
     reading.run = {"model": {"name": str(values[f"{MODEL}.path"])}, "training": training}
     if values[f"{ACTOR}.strategy"] == "megatron":
@@ -126,6 +123,12 @@ def _adapters(rank: Any, targets: Any) -> Section:
     if not rank:
         return {}
     return {"lora": {"r": rank, "target_modules": targets}}
+
+
+def _savers(values: Values, model: str) -> Section:
+    """Recompute and Liger's kernels, where the model's section has them."""
+    recompute = "full" if values[f"{model}.enable_gradient_checkpointing"] else ""
+    return filled(activation_checkpointing=recompute, liger=bool(values[f"{model}.use_liger"]))
 
 
 def _precision(stored: Any, compute: Any) -> Section:
@@ -174,8 +177,7 @@ def _megatron(values: Values, training: Section) -> Section:
         "distributed_optimizer": bool(values[f"{MEGATRON}.use_distributed_optimizer"]),
     }
     expert = values[f"{MEGATRON}.expert_tensor_parallel_size"]
-    if expert:
-        engine["expert_tensor_parallel_size"] = expert
+    engine |= filled(expert_tensor_parallel_size=expert)
     return {"parallelism": parallelism, "engine": engine}
 
 
@@ -227,14 +229,10 @@ def _add_sft(reading: Reading, values: Values, command: Command) -> None:
         **_precision(values["model.fsdp_config.model_dtype"], "bfloat16"),
         **_adapters(values["model.lora_rank"], values["model.target_modules"]),
     }
-    if values["model.enable_gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    if values["model.use_liger"]:
-        training["liger"] = True
+    training |= _savers(values, "model")
     version = 2 if values["model.strategy"] == "fsdp2" else 1
     engine: Section = {"type": "fsdp", "fsdp_version": version, "reduce_dtype": "fp32"}
-    if values["model.fsdp_config.cpu_offload"]:
-        engine["cpu_offload"] = True
+    engine |= filled(cpu_offload=bool(values["model.fsdp_config.cpu_offload"]))
     reading.run = {
         "model": {"name": str(values["model.partial_pretrain"])},
         "training": training,
