@@ -140,9 +140,8 @@ def add_compile(draft: Draft) -> None:
         draft.limit("torch_compile", *LIMITS["compile"])
         return
     draft.args["torch_compile"] = True
-    for key in ("torch_compile_backend", "torch_compile_mode"):
-        if draft.get(key):
-            draft.args[key] = draft.get(key)
+    own = ("torch_compile_backend", "torch_compile_mode")
+    draft.args |= {key: draft.get(key) for key in own if draft.get(key)}
 
 
 def add_frozen(draft: Draft) -> None:
@@ -154,12 +153,10 @@ def add_frozen(draft: Draft) -> None:
         if patterns:
             _limit_frozen_adapters(draft, patterns)
         return  # all but the adapters is frozen
-    if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
-        patterns = []
+    text = all(any(word in str(one) for word in TEXT_ONLY) for one in patterns)
+    if (patterns and text) or draft.flag("freeze_mm_modules"):
         draft.training["freeze_vision_tower"] = True
-    if draft.flag("freeze_mm_modules"):
-        draft.training["freeze_vision_tower"] = True
-    if patterns:
+    if patterns and not text:
         draft.limit("unfrozen_parameters", *LIMITS["frozen"])
 
 

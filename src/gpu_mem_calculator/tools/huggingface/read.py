@@ -33,8 +33,9 @@ from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_argume
 
 SCRIPT, FLAG, TABLE, OWN = "main.py", "--deepspeed", "deepspeed_chat", Path(__file__).parent
 TITLE = "DeepSpeed-Chat"
+TABLES = tables(__file__)
 # Arguments that only a later step has, and how that step is named.
-LATER: dict[str, str] = tables(__file__)["later"]
+LATER: dict[str, str] = TABLES["later"]
 PRECISIONS = ("fp16", "bf16")
 MOST_NAMED = 3
 # Names of earlier releases that tell the trainer, as older.toml lists them.
@@ -42,7 +43,7 @@ TELLING = {"max_seq_length": "trl.SFTTrainer", "reward_funcs": "trl.GRPOTrainer"
 CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
 FILES = (".yaml", ".yml", ".json", ".toml")
 EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
-NAMED = ("peft_config", "lora_config", "adapter_config", "quantization_config")
+NAMED: Mapping[str, str] = TABLES["named"]  # options that name a file, and what it has
 
 
 def read_command(command: Command) -> Reading:
@@ -129,7 +130,7 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
     values = _sorted(reading, arguments, _file(command.files, str(config)), "") if config else {}
     values |= _options(script, words, arguments, reading, command.files)
     files = {name: given.pop(name) for name in NAMED if name in given}
-    values |= {_section(name): command.files.data(str(one)) for name, one in files.items()}
+    values |= {NAMED[name]: command.files.data(str(one)) for name, one in files.items()}
     values = {**known_names(given, arguments.table), **values}
     if script in EXAMPLES:
         loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
@@ -143,10 +144,10 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
 
 def read_data(data: Values, files: NamedFiles) -> Reading:
     """What a file of arguments means: of TrainingArguments, of TRL, or of Accelerate alone."""
+    command = Command(words=("train.py",), files=files)
     if "distributed_type" in data:
-        command = _file_command(files)
-        file = file_settings(data, "the file")
-        command = with_accelerate(command, LauncherOptions({}, ()), file)
+        settings = file_settings(data, "the file")
+        command = with_accelerate(command, LauncherOptions({}, ()), settings)
         reading = _reading(TRAINER)
         reading.assumed.append(f"{TRAINER} with its own defaults: Accelerate's file has no trainer")
         _fill(reading, TRAINER, {}, command, None)
@@ -154,7 +155,7 @@ def read_data(data: Values, files: NamedFiles) -> Reading:
     tool, why = file_trainer(data)
     reading = _reading(tool)
     reading.assumed.append(f"{tool}, {why}")
-    command, file, arguments = _file_command(files), dict(data), script_arguments(tool)
+    file, arguments = dict(data), script_arguments(tool)
     if tool in TRL.values():
         command = _launched(command, _taken_launch(file, arguments), reading)
     _fill(reading, tool, _sorted(reading, arguments, file, ""), command, None)
@@ -164,10 +165,10 @@ def read_data(data: Values, files: NamedFiles) -> Reading:
 def file_trainer(data: Values) -> tuple[str, str]:
     """The trainer, and how it was found."""
     shared = argument_table(TOOLS[TRAINER].arguments)
-    own = {
-        tool: argument_table(TOOLS[tool].arguments).keys() - shared.keys() for tool in TRL.values()
-    }
-    found = {tool: [key for key in data if key in names] for tool, names in own.items()}
+    found: dict[str, list[str]] = {}
+    for tool in TRL.values():
+        own = argument_table(TOOLS[tool].arguments).keys() - shared.keys()
+        found[tool] = [key for key in data if key in own]
     for key, tool in TELLING.items():
         if key in data:
             found[tool].append(key)
@@ -183,18 +184,9 @@ def _taken_own(file: Section, arguments: ScriptArguments, found: ScriptRecord) -
     return {key: file.pop(key) for key in own}
 
 
-def _file_command(files: NamedFiles) -> Command:
-    """The command of a file that is read alone."""
-    return Command(words=("train.py",), files=files)
-
-
 def _reading(tool: str) -> Reading:
     known = TOOLS.get(tool)
     return Reading(tool=tool, version=known.version if known else "")
-
-
-def _section(name: str) -> str:
-    return "quantization_config" if name == "quantization_config" else "peft_config"
 
 
 def _taken_launch(file: Section, arguments: ScriptArguments) -> Section:

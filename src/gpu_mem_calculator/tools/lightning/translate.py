@@ -18,7 +18,7 @@ from typing import Any
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.launch import first_device
-from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype
+from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, name_strangers
 from ..translation.arguments import Values, filled, tables
 
 # fabric/plugins/precision/utils.py: other spellings.
@@ -159,11 +159,7 @@ def _add_fsdp(options: Section, values: Values, result: Translation) -> None:
     if options.pop("activation_checkpointing_policy", None):
         result.training["activation_checkpointing"] = "full"
         result.training.pop("use_cache", None)
-    result.problems += [
-        f"program.args.strategy.{key} is not read; leave it out"
-        for key in options
-        if key not in FSDP_KEYS
-    ]
+    name_strangers(result, "args.strategy", options, FSDP_KEYS)
     known = {key: options.get(key, value) for key, value in FSDP_KEYS.items()}
     known["sharding_strategy"] = str(known["sharding_strategy"]).lower()
     result.engine = {"type": "fsdp", "fsdp_version": 1, "init_device": "cpu", **known}
@@ -182,11 +178,7 @@ def _add_deepspeed(stage: int, options: Section, values: Values, result: Transla
     """DeepSpeed with the module's own AdamW, which it wraps; the model exists before it is sharded.
     DeepSpeed's step frees gradients itself.
     """
-    result.problems += [
-        f"program.args.strategy.{key} is not read; leave it out"
-        for key in options
-        if key not in DEEPSPEED
-    ]
+    name_strangers(result, "args.strategy", options, DEEPSPEED)
     result.engine = {"type": "deepspeed", "zero_stage": stage, **DEEPSPEED, **options}
     if stage == 3:
         result.engine["zero_init"] = False

@@ -120,11 +120,11 @@ def _evaluation(values: Values) -> Section:
     sets = ("val_dataset", "cached_val_dataset", "eval_dataset")
     if not values["split_dataset_ratio"] and not any(values[name] for name in sets):
         return {"eval_strategy": "no"}
-    strategy = values["eval_strategy"] or values["save_strategy"]
-    return {
-        "eval_strategy": strategy,
-        "per_device_eval_batch_size": values["per_device_eval_batch_size"],
-    }
+    strategy, size = (
+        values["eval_strategy"] or values["save_strategy"],
+        "per_device_eval_batch_size",
+    )
+    return {"eval_strategy": strategy, size: values[size]}
 
 
 def _checkpoints(values: Values, processes: SwiftProcesses, *, plain: bool) -> Section:

@@ -14,6 +14,7 @@ from ..deepspeed.auto import AUTO, ZERO, auto_values
 from ..deepspeed.names import ZERO_KEYS
 from ..translation.arguments import Values, tables
 from .accelerate import accelerate_problems, add_compile, flat_settings, mesh_keys
+from .loading import name_strangers
 
 TABLES = tables(__file__)
 OFFLOADS = ("offload_optimizer", "offload_param")
@@ -168,9 +169,7 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
         engine["reshard_root_after_forward"] = False
     else:
         engine["wrap_embedding_and_head"] = True
-    result.problems += [
-        f"program.fsdp_config.{key} is not read; leave it out" for key in config if key not in known
-    ]
+    name_strangers(result, "fsdp_config", config, known)
     result.engine |= engine
     training = result.training
     if training.get("autocast") and str(training.get("precision")).endswith("_pure"):

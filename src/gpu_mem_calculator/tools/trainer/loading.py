@@ -6,6 +6,7 @@ quantizers/quantizer_bnb_*; peft 0.21.2 tuners/lora/config.py.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import Any
 
 from ...ledger.quoting import quoted
@@ -35,11 +36,7 @@ def load_dtype(load: Section, setup: Setup, result: Translation, *more: str) -> 
 
     more: arguments that a tool reads beside those of from_pretrained
     """
-    result.problems += [
-        f"program.load.{name} is not read; leave it out"
-        for name in load
-        if name not in (*LOAD_KEYS, *more)
-    ]
+    name_strangers(result, "load", load, (*LOAD_KEYS, *more))
     dtype = load.get("dtype", load.get("torch_dtype", "auto"))
     if dtype == "auto":
         stored = setup.model().stored_dtype
@@ -47,6 +44,15 @@ def load_dtype(load: Section, setup: Setup, result: Translation, *more: str) -> 
         source = source if stored else "as most checkpoints have it"
         result.assumed.append(f"program.load.dtype={dtype}, {source}")
     return dtype_word(dtype)
+
+
+def name_strangers(
+    result: Translation, section: str, given: Iterable[str], known: Container[str]
+) -> None:
+    """Add a problem for each key of a section that is not read."""
+    for key in given:
+        if key not in known:
+            result.problems.append(f"program.{section}.{key} is not read; leave it out")
 
 
 def add_keys(result: Translation, keys: Section | str) -> None:

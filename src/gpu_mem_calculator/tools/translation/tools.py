@@ -30,6 +30,7 @@ from .arguments import (
     flat_arguments,
 )
 
+TYPES: Mapping[str, type] = {"an object": Mapping, "true or false": bool, "a text": str}
 OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
 DATA = argument_data("tools", Path(__file__).parent)
 KINDS: Mapping[str, list[str]] = DATA["kinds"]  # names of arguments whose values are of one kind
@@ -77,12 +78,8 @@ def _kind(name: str, default: Any) -> str:
 
 
 def _is(kind: str, value: Any) -> bool:
-    if kind == "an object":
-        return isinstance(value, Mapping)
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if kind == "a text":
-        return isinstance(value, str)
+    if kind in TYPES:
+        return isinstance(value, TYPES[kind])
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if kind == "a whole number":
