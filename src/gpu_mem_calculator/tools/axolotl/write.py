@@ -117,16 +117,14 @@ def _adapter(run: Run, program: Values) -> dict[str, Any]:
         return {}
     four = bool(packed.get("load_in_4bit"))
     data: dict[str, Any] = {"adapter": "qlora" if four else "lora", "load_in_4bit": four}
-    if packed.get("load_in_8bit"):
-        data["load_in_8bit"] = True
+    data |= filled(load_in_8bit=packed.get("load_in_8bit"))
     data |= {"lora_r": peft["r"], **{key: peft[key] for key in ("lora_alpha", "lora_dropout")}}
     if peft.get("target_modules") == "all-linear":
         data["lora_target_linear"] = True
     else:
         assert run.adapter is not None
         data["lora_target_modules"] = sorted(run.adapter.targets)
-    if peft.get("use_dora"):
-        data["peft_use_dora"] = True
+    data |= filled(peft_use_dora=peft.get("use_dora"))
     if four:
         data |= _packed(packed, program["load"]["dtype"])
     return data | dict.fromkeys(FUSED, False)

@@ -6,7 +6,6 @@ A training loop is said in the words of transformers.Trainer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
@@ -19,7 +18,7 @@ from ..translation.arguments import FREE, Values, tables
 from ..translation.tools import TRAINER
 from .own_options import LENGTH_NAMES, MODEL_NAMES
 from .script_model import PassedOn, model_sections
-from .script_rows import account_lines, account_origins, computed, honoured, limited
+from .script_rows import account_lines, account_origins, computed, honoured, limited, listed
 from .script_trainer import optimizer_values, trainer_values
 from .sections import SETTLE
 from .trainers import is_loop, loop_model, made_trainer, renamed, script_arguments, trainer_of_text
@@ -170,32 +169,15 @@ def argument_values_of(arguments: Thing, tool: str, reading: Reading) -> Section
             if name in table and plain(value):
                 values[name] = value  # of the command, which accounts for it
         elif not plain(value):
-            if _matters(name, table):
-                _computed_argument(
-                    reading, name, line or arguments.line, f"{arguments.name}({key})"
-                )
+            if name in table and table[name].effect != FREE:
+                # with more micro-batches the gradients of earlier ones are held, at most all
+                adds, saves = ("gradients", False) if name == STEPS else (True, True)
+                what = f"{arguments.name}({key})"
+                computed(reading, line or arguments.line, what, adds=adds, saves=saves)
         else:
             prefix = f"{reading.script}:{line or arguments.line} {arguments.name}."
-            values |= sort_keys(reading, table, {name: _listed(value)}, prefix)
+            values |= sort_keys(reading, table, {name: listed(value)}, prefix)
     return values
-
-
-def _computed_argument(reading: Reading, name: str, line: int, what: str) -> None:
-    """With more micro-batches the gradients of earlier ones are held, at most all of them."""
-    why = "the script computes it when it runs, so the default is taken"
-    if name == STEPS:
-        limited(reading, line, what, why, adds="gradients", saves=False)
-    else:
-        limited(reading, line, what, why)
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _matters(name: str, table: Values) -> bool:
-    row = table.get(name)
-    return row is not None and row.effect != FREE
 
 
 def _add_lengths(

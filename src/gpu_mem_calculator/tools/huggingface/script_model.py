@@ -14,7 +14,7 @@ from ..script.rows import row
 from ..script.values import UNKNOWN, Thing, plain, value_of
 from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table
-from .script_rows import computed, freed, honoured, known_row, limited, name
+from .script_rows import computed, freed, honoured, known_row, limited, listed, name
 
 DTYPES = ("dtype", "torch_dtype")
 LOADED = (*DTYPES, "attn_implementation", "device_map")
@@ -116,15 +116,12 @@ def _argument(key: str, value: Any, model: Thing, result: PassedOn, reading: Rea
         result.loaded["attn_implementation"] = "flash_attention_2"
         honoured(reading, line, what)
     elif key in LOADED:
-        word = "dtype" if key in DTYPES else key
-        if key == "device_map" and not plain(value):
-            result.loaded[word] = "auto"  # where on the GPUs does not matter for one of them
-            honoured(reading, line, what)
-        elif not plain(value):
+        if not plain(value) and key != "device_map":
             computed(reading, line, what)
-        else:
-            result.loaded[word] = value
-            honoured(reading, line, what)
+            return
+        # where on the GPUs does not matter for one of them
+        result.loaded["dtype" if key in DTYPES else key] = value if plain(value) else "auto"
+        honoured(reading, line, what)
     else:
         if value in (None, False):
             freed(reading, line, what)
@@ -290,16 +287,12 @@ def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section 
             limited(reading, line, f"LoraConfig({word})", "not understood")
         elif plain(value):
             prefix = f"{reading.script}:{line} LoraConfig."
-            kept |= sort_keys(reading, table, {word: _listed(value)}, prefix)
+            kept |= sort_keys(reading, table, {word: listed(value)}, prefix)
         elif table[word].effect == "free":
             freed(reading, line, f"LoraConfig({word})")
         else:
             computed(reading, line, f"LoraConfig({word})")
     return kept
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _linear(value: list[Any]) -> bool:

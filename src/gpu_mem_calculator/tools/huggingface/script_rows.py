@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ..reading.reading import Could, Effect, Limit, Reading
 from ..script.origins import declared_lines, origins
@@ -13,6 +14,11 @@ from ..script.rows import Row
 LINE = re.compile(r":(\d+) ")
 MOST_NAMES = 6
 CONDITION = "the text does not show whether it is so; its lines are taken as done"
+
+
+def listed(value: Any) -> Any:
+    """A tuple of a script as a file has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def account_lines(found: ScriptRecord, reading: Reading) -> None:
@@ -60,9 +66,12 @@ def limited(
     reading.limits.append(Limit(key=key, why=why, could=could, adds=more, saves=less))
 
 
-def computed(reading: Reading, line: int, what: str) -> None:
-    """An argument whose value only a run of the script would show."""
-    limited(reading, line, what, "the script computes it when it runs, so the default is taken")
+def computed(
+    reading: Reading, line: int, what: str, *, adds: bool | str = True, saves: bool | str = True
+) -> None:
+    """An argument whose value only a run of the script would show; bounds as in `limited`."""
+    why = "the script computes it when it runs, so the default is taken"
+    limited(reading, line, what, why, adds=adds, saves=saves)
 
 
 def known_row(reading: Reading, known: Row | None, line: int, what: str) -> bool:

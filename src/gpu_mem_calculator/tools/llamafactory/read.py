@@ -68,7 +68,8 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)
-    megatron = is_megatron(given, launch)
+    # by the environment, or by a key that nothing else has
+    megatron = launch.megatron or any(key in MEGATRON and key not in OWN_TABLE for key in given)
     table = WITH_MEGATRON if megatron else TABLE
     kept = sort_keys(reading, table, given)
     reading.problems += type_problems(table, kept)
@@ -107,11 +108,6 @@ def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], lis
             raise InputError(f"{quoted(word)} after {words[0]} must be a pair key=value")
         given[name] = parse_yaml(value) if value.strip() else None
     return given, []
-
-
-def is_megatron(given: Values, launch: FactoryProcesses) -> bool:
-    """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
-    return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
 
 
 def megatron_run(reading: Reading, values: Values, launch: FactoryProcesses) -> None:

@@ -107,17 +107,13 @@ def _completed(data: Values, values: Values) -> tuple[dict[str, Any], list[str]]
         value = _get(data, path)
         meant = values.get(argument)
         meant = bool(meant) if path.endswith("enabled") else meant
-        if value not in (None, AUTO) and value != meant and _tells(path, value):
+        tells = value or not path.endswith("enabled")  # a precision that is off is no choice
+        if value not in (None, AUTO) and value != meant and tells:
             what = f"deepspeed {path}={quoted(value)} differs from {argument}={quoted(meant)}"
             problems.append(f"{what}, which Trainer refuses; write {AUTO!r} in the file")
         if value is not None or path in (MICRO, STEPS):
             _set(completed, path, meant)
     return completed, problems
-
-
-def _tells(path: str, value: Any) -> bool:
-    """Whether a value is a choice that can differ; a precision that is off is not one."""
-    return not path.endswith("enabled") or bool(value)
 
 
 def _get(data: Values, path: str) -> Any:

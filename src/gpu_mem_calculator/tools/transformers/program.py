@@ -120,18 +120,12 @@ def trainer_optimizer(run: Run) -> str:
     names = [name for name, keys in OPTIMIZERS.items() if keys["optimizer"] == wanted]
     if not names:
         return "adamw_torch_fused"
-    same = [
-        name
-        for name in names
-        if OPTIMIZERS[name].get("optimizer_implementation", "foreach")
-        == (run.implementation or _usual_implementation(run))
-    ]
-    return (same or names)[0]
-
-
-def _usual_implementation(run: Run) -> str:
-    """How an engine's Adam runs where the run does not say it: DeepSpeed's own is fused."""
-    return "fused" if "zero_stage" in run.options else "foreach"
+    usual = "fused" if "zero_stage" in run.options else "foreach"  # DeepSpeed's own Adam is fused
+    for name in names:
+        made = OPTIMIZERS[name].get("optimizer_implementation", "foreach")
+        if made == (run.implementation or usual):
+            return name
+    return names[0]
 
 
 def _load(run: Run) -> dict[str, Any]:

@@ -40,12 +40,10 @@ def _selective(values: Values, result: Translation) -> None:
     """gradient_checkpointing_kwargs={"selective": true}: attention is not computed again."""
     if not (values["gradient_checkpointing_kwargs"] or {}).get("selective"):
         return
-    training = result.training
+    training, where = result.training, "program.args.gradient_checkpointing_kwargs: selective"
     if training.pop("activation_checkpointing", None) is None:
-        where = "program.args.gradient_checkpointing_kwargs: selective"
         result.problems.append(f"{where} needs gradient_checkpointing=true")
     elif training.pop("checkpoint_reentrant", False):
-        where = "program.args.gradient_checkpointing_kwargs: selective"
         result.problems.append(f"{where} does not work with use_reentrant; leave one out")
     training["recompute"] = LAYERS_KEPT
 

@@ -149,8 +149,7 @@ def _fsdp(values: Values, gpus: int) -> Section:
     strategy = names.get(bool(reshard)) or ("full_shard" if reshard else "shard_grad_op")
     engine: Section = {"type": "fsdp", "fsdp_version": version, "sharding_strategy": strategy}
     engine["reduce_dtype"] = "fp32"
-    if hybrid:
-        engine["hybrid_shard_size"] = size
+    engine |= filled(hybrid_shard_size=size if hybrid else 0)
     if version == 1:
         adapters = bool(values[f"{MODEL}.lora_rank"])  # they are units of their own then
         engine["use_orig_params"] = adapters or bool(values[f"{FSDP}.use_orig_params"])
