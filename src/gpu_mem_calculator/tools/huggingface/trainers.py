@@ -120,22 +120,16 @@ def script_arguments(tool: str) -> ScriptArguments:
     if tool not in TOOLS:
         others = (*others, "others")
     table = dict(trainer)
-    syntax = OptionSyntax()
-    for path in paths:
-        syntax = _joined(syntax, option_syntax(path, FOLDER))
     for name in others:
         table = {**argument_table(name, OWN), **table}
-        syntax = _joined(syntax, option_syntax(name, OWN))
+    written = [option_syntax(path, FOLDER) for path in paths]
+    written += [option_syntax(name, OWN) for name in others]
     aliases = {f"--{old}": new for old, new in renamed().items() if new in table}
     dashed = {old.replace("_", "-"): new for old, new in aliases.items()}
     syntax = OptionSyntax(
-        switches=syntax.switches,
-        lists=syntax.lists,
+        switches=frozenset().union(*(one.switches for one in written)),
+        lists=frozenset().union(*(one.lists for one in written)),
         aliases={**aliases, **dashed},
         abbreviations=False,
     )
     return ScriptArguments(trainer=trainer, table=table, syntax=syntax)
-
-
-def _joined(one: OptionSyntax, other: OptionSyntax) -> OptionSyntax:
-    return OptionSyntax(switches=one.switches | other.switches, lists=one.lists | other.lists)

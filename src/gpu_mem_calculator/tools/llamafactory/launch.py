@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..reading.command import Command
 from ..reading.reading import Section
-from ..translation.arguments import Values
+from ..translation.arguments import Values, filled
 
 ALLOCATOR = "expandable_segments:True"
 ON = ("true", "y", "1")
@@ -62,10 +62,8 @@ def hardware(launch: FactoryProcesses, values: Values) -> Section:
     count = launch.num_gpus
     if count is None and launch.ray and values["ray_num_workers"] != 1:
         count = values["ray_num_workers"]
-    found: Section = {} if count is None else {"num_gpus": count}
-    if launch.num_nodes > 1:
-        found["num_nodes"] = launch.num_nodes
-    return found
+    nodes = launch.num_nodes if launch.num_nodes > 1 else None
+    return filled(num_gpus=count, num_nodes=nodes)
 
 
 def fsdp_version(launch: FactoryProcesses, values: Values) -> int:
