@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.tools.deepspeed import rules
+from gpu_mem_calculator.tools.deepspeed import keys
 from gpu_mem_calculator.tools.deepspeed.keys import TOP
 from gpu_mem_calculator.tools.deepspeed.optimizer import OTHERS, PARAMS, SCHEDULES
 
-VERSION = rules.VERSION
+VERSION = keys.VERSION
 TARGET = Path(__file__).with_name("formats-deepspeed.md")
 # Where the values that are read go, by the key of DeepSpeed's file.
 HOME = {
@@ -97,7 +97,7 @@ def shown(command: str) -> list[str]:
     return ["```console", f"$ {command}", *heard.getvalue().rstrip().splitlines(), "```", ""]
 
 
-def rows(table: rules.Table, where: str = "") -> Iterator[tuple[str, Any]]:
+def rows(table: keys.Table, where: str = "") -> Iterator[tuple[str, Any]]:
     """Every key with its rule, sections opened."""
     for key, rule in table.items():
         path = f"{where}{key}"
@@ -122,20 +122,20 @@ def home(path: str) -> str:
 
 def tables() -> list[str]:
     """Read; may have one value; takes no memory; gone."""
-    read = [(path, home(path)) for path, rule in rows(TOP) if isinstance(rule, rules.MemoryKey)]
+    read = [(path, home(path)) for path, rule in rows(TOP) if isinstance(rule, keys.MemoryKey)]
     only = [
         (path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}", rule.why)
         for path, rule in rows(TOP)
-        if isinstance(rule, rules.FixedKey)
+        if isinstance(rule, keys.FixedKey)
     ]
     only += [
         (f"{path}.{rule.switch}", ", ".join(map(json.dumps, rule.values)), rule.why)
         for path, rule in rows(TOP)
-        if isinstance(rule, rules.SwitchedKey)
+        if isinstance(rule, keys.SwitchedKey)
     ]
-    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, rules.MemoryFreeKey)]
-    gone = [path for path, rule in rows(TOP) if isinstance(rule, rules.RemovedKey)]
-    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, rules.AliasKey)]
+    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, keys.MemoryFreeKey)]
+    gone = [path for path, rule in rows(TOP) if isinstance(rule, keys.RemovedKey)]
+    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, keys.AliasKey)]
     return [
         "## Read",
         "",

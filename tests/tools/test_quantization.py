@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.tools.trainer.loading import FIELDS, quantization_keys
+from gpu_mem_calculator.tools.trainer.loading import BITSANDBYTES, quantization_keys
 
 
 def test_every_field_of_transformers_is_listed_with_its_default() -> None:
     """The fields are the arguments of BitsAndBytesConfig."""
     config = pytest.importorskip("transformers").BitsAndBytesConfig
     arguments = inspect.signature(config).parameters.values()
-    assert {a.name: a.default for a in arguments if a.name != "kwargs"} == FIELDS
+    listed = {name: row.default for name, row in BITSANDBYTES.items()}
+    assert {a.name: a.default for a in arguments if a.name != "kwargs"} == listed
 
 
 def test_the_defaults_of_4_bits_are_transformers_own() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.runfile.keys.keys import defaults
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.deepspeed import keys, rules
+from gpu_mem_calculator.tools.deepspeed import keys
 from gpu_mem_calculator.tools.deepspeed.optimizer import OTHERS, PARAMS, SCHEDULES
 from gpu_mem_calculator.tools.deepspeed.read import read
 from gpu_mem_calculator.training.engines.deepspeed.options import OPTIONS
@@ -133,13 +133,13 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("module", "kind", "table"), MODELS)
-def test_every_field_of_a_section(module: str, kind: str, table: rules.Table) -> None:
+def test_every_field_of_a_section(module: str, kind: str, table: keys.Table) -> None:
     """By its name and by its alias; and what is refused is refused above DeepSpeed's default."""
     found = fields(module, kind)
-    gone = {key for key, rule in table.items() if isinstance(rule, rules.RemovedKey)}
+    gone = {key for key, rule in table.items() if isinstance(rule, keys.RemovedKey)}
     assert set(table) - gone == set(found)
     for key, rule in table.items():
-        if not isinstance(rule, rules.FixedKey) or key == "leaf_module":
+        if not isinstance(rule, keys.FixedKey) or key == "leaf_module":
             continue
         if rule.values:
             assert found[key] in rule.values, key
@@ -154,7 +154,7 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
         (keys.TOP, module._REMOVED_TOP_LEVEL_CONFIG_KEYS),
         (keys.TABLES["zero_optimization"], module._REMOVED_ZERO_CONFIG_KEYS),
     ):
-        assert {key for key, rule in table.items() if isinstance(rule, rules.RemovedKey)} == set(
+        assert {key for key, rule in table.items() if isinstance(rule, keys.RemovedKey)} == set(
             removed
         )
 
@@ -172,15 +172,15 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
 def test_sections_that_take_no_memory(name: str, module: str, kind: str) -> None:
     """Their keys are DeepSpeed's."""
     rule = keys.TOP[name]
-    assert isinstance(rule, rules.MemoryFreeKey)
+    assert isinstance(rule, keys.MemoryFreeKey)
     assert set(rule.keys or ()) == set(fields(module, kind))
 
 
 def test_the_flops_profiler_and_checkpoints() -> None:
     """Sections that DeepSpeed reads without a model of them."""
     profiler, checkpoint = keys.TOP["flops_profiler"], keys.TOP["checkpoint"]
-    assert isinstance(profiler, rules.MemoryFreeKey)
-    assert isinstance(checkpoint, rules.MemoryFreeKey)
+    assert isinstance(profiler, keys.MemoryFreeKey)
+    assert isinstance(checkpoint, keys.MemoryFreeKey)
     seen = Seen()
     of_deepspeed("profiling.config").DeepSpeedFlopsProfilerConfig({"flops_profiler": seen})
     assert set(profiler.keys or ()) == seen.asked
@@ -201,7 +201,7 @@ def test_pipelines_have_deepspeed_s_keys_and_defaults() -> None:
     found = of_deepspeed("runtime.config").get_pipeline_config({})
     assert set(keys.TABLES["pipeline"]) == {*found, "use_reentrant"}
     interval = keys.TABLES["pipeline"]["activation_checkpoint_interval"]
-    assert isinstance(interval, rules.FixedKey)
+    assert isinstance(interval, keys.FixedKey)
     assert found["activation_checkpoint_interval"] in interval.values
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.huggingface.tables import OWN, script_arguments
+from gpu_mem_calculator.tools.huggingface.trainers import OWN, script_arguments
 from gpu_mem_calculator.tools.launchers.launch import read_launch
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading

@@ -124,6 +124,15 @@ def test_a_script_that_cannot_be_read(tmp_path: Path, text: str, sentence: str) 
         _read(text, "", tmp_path)
 
 
+def test_another_class_of_trainer_is_a_limit(tmp_path: Path) -> None:
+    """transformers.Trainer is estimated, and the limit names the class and its line."""
+    text = "from other import OddTrainer\nfrom transformers import AutoModelForCausalLM\n"
+    text += "OddTrainer(model=AutoModelForCausalLM.from_pretrained('gpt2')).train()"
+    reading = _read(text, "", tmp_path)
+    assert reading.tool == "transformers.Trainer"
+    assert "OddTrainer(...): it is not modelled" in str(reading.limits[0])
+
+
 def test_unsloth_is_seen(tmp_path: Path) -> None:
     """Its kernels are not modelled, whatever trainer stands behind them."""
     text = "from unsloth import FastLanguageModel\nfrom trl import SFTTrainer\nSFTTrainer()"

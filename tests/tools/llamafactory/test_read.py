@@ -11,8 +11,8 @@ import pytest
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.launchers.launch import read_launch
-from gpu_mem_calculator.tools.llamafactory.arguments import TABLE
 from gpu_mem_calculator.tools.llamafactory.read import read_data
+from gpu_mem_calculator.tools.llamafactory.training import TABLE
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
 from gpu_mem_calculator.tools.reading.tools import read_command
@@ -229,6 +229,28 @@ def test_the_second_version_has_its_own_loop() -> None:
     assert reading.run["training"]["precision"] == "bf16_mixed"
     wrong = read_data({**data, "dist_config": {"name": "fsdp2", "offload_parms": 1}}, NO_FILES)
     assert "offload_params" in wrong.problems[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"init_config": {"name": "init_on_disk"}},
+        {"quant_config": {"name": "bnb", "quantization_bit": 4, "compute_dtype": "float8"}},
+    ],
+)
+def test_a_word_that_the_second_version_does_not_have_is_refused(given: dict[str, Any]) -> None:
+    """A sentence lists its words."""
+    data = {"model": "qwen3-0.6b", "train_dataset": "x", **given}
+    with pytest.raises(InputError, match="must be one of"):
+        read_data(data, NO_FILES)
+
+
+def test_a_model_that_answers_has_a_dtype_that_exists() -> None:
+    """`infer_dtype` is auto, or one of three words."""
+    serving = {"model_name_or_path": "llama3.2-1b"}
+    assert _read(serving, {"infer_dtype": "float32"}).run["inference"]["dtype"] == "fp32"
+    with pytest.raises(InputError, match="infer_dtype='int8' must be one of"):
+        _read(serving, {"infer_dtype": "int8"})
 
 
 def test_the_arguments_of_the_trainer_for_sequences_are_in_the_table() -> None:

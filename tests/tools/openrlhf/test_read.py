@@ -33,6 +33,13 @@ def test_supervised_fine_tuning() -> None:
     assert (reading.limits, reading.problems) == ([], [])
 
 
+@pytest.mark.parametrize("kind", ["prm", "es_ray"])
+def test_a_trainer_that_was_not_read_is_refused(kind: str) -> None:
+    """It is not taken for supervised fine-tuning."""
+    with pytest.raises(InputError, match=f"train_{kind} is not read; OpenRLHF is read with"):
+        _read(kind, *SFT)
+
+
 def test_packing_makes_one_row() -> None:
     """A micro-batch is one row of its tokens."""
     words = (*SFT, "--ds.packing_samples", "--train.micro_batch_size", "2", "--data.max_len", "512")

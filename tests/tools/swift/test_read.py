@@ -174,6 +174,12 @@ def test_a_mistake_is_one_sentence(words: str, problem: str) -> None:
     assert problem in sentence
 
 
+def test_a_dtype_of_adapters_that_does_not_exist_is_refused() -> None:
+    """ms-swift has three words for it; without one, adapters are in fp32."""
+    with pytest.raises(InputError, match="lora_dtype='int8' must be one of"):
+        _read("swift sft --model llama3.2-1b --train_type lora --lora_dtype int8")
+
+
 def test_other_commands_are_refused() -> None:
     """Only training is read."""
     with pytest.raises(InputError, match="swift deploy does not train"):

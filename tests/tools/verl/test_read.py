@@ -30,6 +30,12 @@ def _read(*words: str, module: str = "verl.trainer.main_ppo") -> Reading:
     return read_command(read_launch(["python3", "-m", module, *words], NamedFiles(None)))
 
 
+def test_a_module_that_does_not_train_is_refused() -> None:
+    """It is not taken for PPO."""
+    with pytest.raises(InputError, match="main_generation does not train"):
+        _read(*GRPO, module="verl.trainer.main_generation")
+
+
 def test_the_update_of_the_actor() -> None:
     """Batch, length, recompute and FSDP of version 1 with gradients reduced in fp32."""
     reading = _read(*GRPO)

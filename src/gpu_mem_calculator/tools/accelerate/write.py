@@ -6,7 +6,8 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..transformers.launch import accelerate_data, launch_problem, trainer_deepspeed
-from ..transformers.program import TRAINER, program_run, program_sections
+from ..transformers.program import program_run, program_sections
+from ..translation.tools import TRAINER
 from ..writing.texts import json_text, yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written

@@ -10,27 +10,25 @@ from typing import Any
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Section
-from .draft import Draft, flag, mapping, number
+from ..translation.arguments import filled, tables
+from .draft import Draft, Limits, flag
 
 LORA, QLORA = "lora", "qlora"
 FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
-FUSED_WHY = (
-    "Axolotl's fused kernels keep fewer tensors of adapters for backward than PEFT's code, which "
-    "is estimated"
-)
+LIMITS: Limits = tables(__file__)["limits"]
 
 
 def add_adapters(draft: Draft) -> None:
     """Add PEFT's and bitsandbytes' arguments."""
     adapter = draft.get("adapter")
     if not adapter:
-        if draft.flag("load_in_4bit") or draft.flag("load_in_8bit"):
-            key = "load_in_4bit" if draft.flag("load_in_4bit") else "load_in_8bit"
-            raise InputError(f"{key}=true needs an adapter in Axolotl; add adapter: qlora or lora")
+        for key in ("load_in_4bit", "load_in_8bit"):
+            if draft.flag(key):
+                fix = "add adapter: qlora or lora"
+                raise InputError(f"{key}=true needs an adapter in Axolotl; {fix}")
         return
     if adapter not in (LORA, QLORA):
-        why = "other adapters than lora and qlora are not modelled; the estimate has LoRA"
-        draft.limit("adapter", why)
+        draft.limit("adapter", *LIMITS["adapter"])
     if adapter == QLORA and not draft.flag("load_in_4bit"):
         raise InputError("adapter=qlora needs load_in_4bit: true in Axolotl")
     draft.peft = _lora(draft)
@@ -46,21 +44,15 @@ def _lora(draft: Draft) -> Section:
     if rank is None:
         raise InputError("lora_r is missing; an adapter needs its rank, such as lora_r: 16")
     peft: Section = {"r": rank, "lora_alpha": draft.get("lora_alpha") or 8}
-    targets = _targets(draft)
-    if targets:
-        peft["target_modules"] = targets
-    dropout = number(draft.get("lora_dropout"), "lora_dropout")
-    if dropout:
-        peft["lora_dropout"] = dropout
-    if draft.flag("peft_use_dora"):
-        peft["use_dora"] = True
-    if draft.flag("peft_use_rslora"):
-        peft["use_rslora"] = True
-    if draft.get("peft_autocast_adapter_dtype") is not None and not draft.flag(
-        "peft_autocast_adapter_dtype"
-    ):
-        why = "adapters in the dtype of the weights are not modelled; the estimate has them in fp32"
-        draft.limit("peft_autocast_adapter_dtype", why, "less", value=False)
+    peft |= filled(
+        target_modules=_targets(draft),
+        lora_dropout=draft.number("lora_dropout"),
+        use_dora=draft.flag("peft_use_dora"),
+        use_rslora=draft.flag("peft_use_rslora"),
+    )
+    upcast = "peft_autocast_adapter_dtype"
+    if draft.get(upcast) is not None and not draft.flag(upcast):
+        draft.limit(upcast, *LIMITS[upcast], value=False)
     return peft
 
 
@@ -92,7 +84,7 @@ def _quantization(draft: Draft, adapter: str) -> Section | None:
             "bnb_4bit_quant_type": "nf4",
             "bnb_4bit_quant_storage": "bfloat16",
         }
-        return config | dict(mapping(draft.get("bnb_config_kwargs"), "bnb_config_kwargs"))
+        return config | dict(draft.section("bnb_config_kwargs"))
     if adapter == LORA and draft.flag("load_in_8bit"):
         return {"load_in_8bit": True}
     if draft.flag("load_in_4bit"):
@@ -106,10 +98,10 @@ def _add_kernels(draft: Draft) -> None:
     if given:
         on = [key for key, value in given.items() if flag(value, key)]
         if on:
-            draft.limit(on[0], FUSED_WHY, "less")
+            draft.limit(on[0], *LIMITS["fused"])
         return
     eight = draft.get("adapter") == LORA and draft.flag("load_in_8bit")
     sharded = draft.get("fsdp_config") and str(draft.get("fsdp_version")) != "2"
     if draft.get("rl") or eight or draft.flag("trust_remote_code") or sharded:
         return
-    draft.limit(FUSED[0], f"{FUSED_WHY}; they are Axolotl's default", "less", value=True)
+    draft.limit(FUSED[0], *LIMITS["fused by default"], value=True)

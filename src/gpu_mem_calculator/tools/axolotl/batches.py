@@ -7,7 +7,8 @@ utils/data/streaming.py, utils/schemas/validation.py.
 from __future__ import annotations
 
 from ..translation.arguments import tables
-from .draft import Draft, flag, number
+from ..translation.tools import TRAINER
+from .draft import Draft, flag
 
 MULTIPLE = 64  # core/builders/causal.py: rows are padded to a multiple of it
 # Attention that keeps packed documents apart by their positions (utils/schemas/enums.py).
@@ -41,7 +42,7 @@ def add_evaluation(draft: Draft, attention: str) -> None:
         trained = draft.whole("micro_batch_size") or 1
         rows, tokens = _rows(draft, attention, trained, length)
     plain = not draft.launch and "loss" not in draft.training and "recompute" not in draft.training
-    if plain and draft.tool == "transformers.Trainer":
+    if plain and draft.tool == TRAINER:
         draft.args |= {"eval_strategy": "steps", "per_device_eval_batch_size": rows}
         draft.data["eval_seq_len"] = tokens
     elif rows * tokens > draft.args["per_device_train_batch_size"] * draft.data["seq_len"]:
@@ -108,13 +109,13 @@ def _evaluates(draft: Draft) -> bool:
     """Whether Trainer evaluates (normalize_config, _configure_save_and_eval_strategy). One
     evaluation in one epoch is none: its step is the whole of training.
     """
-    held_out = number(draft.get("val_set_size"), "val_set_size") > 0 or draft.get("test_datasets")
+    held_out = draft.number("val_set_size") > 0 or draft.get("test_datasets")
     if not held_out:
         return False
     if draft.get("eval_steps"):
         return True
-    each = number(draft.get("evals_per_epoch"), "evals_per_epoch")
-    if each and 1 / (each * (number(draft.get("num_epochs"), "num_epochs") or 1)) < 1:
+    each = draft.number("evals_per_epoch")
+    if each and 1 / (each * (draft.number("num_epochs") or 1)) < 1:
         return True
     strategy = draft.get("eval_strategy") or draft.get("evaluation_strategy")
     return strategy is not None and str(strategy) not in ("no", "False")

@@ -5,7 +5,7 @@ Axolotl 067b021 cli/main.py (train), cli/utils/train.py (launch_training), cli/c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..launchers.launch import read_launch
 from ..reading.command import Command
 from ..reading.options import OptionSyntax, option_syntax, parse_options
-from ..translation.arguments import argument_table
+from ..translation.arguments import Values, argument_table
 from .draft import mapping, whole
 from .launch import FOLDER
 
@@ -23,6 +23,7 @@ FILES = (".yml", ".yaml", ".json")
 LAUNCHERS = {"accelerate": ("accelerate", "launch"), "torchrun": ("torchrun",), "python": ()}
 SECTIONS = ("trl", "vllm")  # keys of theirs are written with a dot: --trl.beta
 COMMAND = "command"
+OF_LAUNCHER = ("num_gpus", "num_nodes", "accelerate", "launcher")  # what a launcher says
 
 
 def launched(command: Command) -> tuple[Command, list[str]]:
@@ -40,13 +41,7 @@ def launched(command: Command) -> tuple[Command, list[str]]:
     inner = [*LAUNCHERS[name], *arguments, "-m", "axolotl.cli.train", "FILE"]
     found = read_launch(inner, command.files, command.environment)
     if found.num_gpus is not None or command.num_gpus is None:
-        command = replace(
-            command,
-            num_gpus=found.num_gpus,
-            num_nodes=found.num_nodes,
-            accelerate=found.accelerate,
-            launcher=found.launcher,
-        )
+        command = replace(command, **{name: getattr(found, name) for name in OF_LAUNCHER})
     return command, words
 
 
@@ -78,7 +73,7 @@ class FileAndOptions(Struct, kw_only=True):
         """Options that are no keys of a file."""
         return {k: v for k, v in self.values.items() if k in argument_table(COMMAND, FOLDER)}
 
-    def changed(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def changed(self, data: Values) -> dict[str, Any]:
         """The file's data with the options in the place of its keys; those of a section are put
         into a copy of it.
         """

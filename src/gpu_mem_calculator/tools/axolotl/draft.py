@@ -8,10 +8,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from ...runfile.text.errors import InputError, quoted
-from ..reading.reading import Could, Limit, Reading, Section
+from ..reading.reading import Could, Reading, Section
+from ..translation.arguments import Values
+from ..translation.tools import TRAINER
 
+Limits = Mapping[str, tuple[str, Could]]  # why something is not modelled, and what it could do
 TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
-TRAINER = "transformers.Trainer"
 
 
 class Draft(Struct, kw_only=True):
@@ -23,7 +25,7 @@ class Draft(Struct, kw_only=True):
     """
 
     reading: Reading
-    cfg: Mapping[str, Any]
+    cfg: Values
     tool: str = TRAINER
     args: Section = field(default_factory=dict)
     load: Section = field(default_factory=dict)
@@ -50,7 +52,15 @@ class Draft(Struct, kw_only=True):
     def limit(self, key: str, why: str, could: Could = "either", value: Any = None) -> None:
         """Name what is not modelled."""
         given = self.cfg.get(key) if value is None else value
-        self.reading.limits.append(Limit(key=f"{key}={quoted(given)}", why=why, could=could))
+        self.reading.limit(f"{key}={quoted(given)}", why, could)
+
+    def section(self, key: str) -> Values:
+        """A key whose value is a section."""
+        return mapping(self.cfg.get(key), key)
+
+    def number(self, key: str) -> float:
+        """A number; 0 where there is none."""
+        return number(self.cfg.get(key), key)
 
     def assume(self, sentence: str) -> None:
         """List a default that changes memory, once."""
@@ -88,7 +98,7 @@ def number(value: Any, key: str) -> float:
     return found
 
 
-def mapping(value: Any, key: str) -> Mapping[str, Any]:
+def mapping(value: Any, key: str) -> Values:
     """A section of a file; empty where there is none."""
     if value is None:
         return {}

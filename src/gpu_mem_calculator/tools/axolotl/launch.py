@@ -16,10 +16,12 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Section
 from ..translation.arguments import argument_table, tables
-from .draft import Draft, flag, mapping, whole
+from .draft import Draft, Limits, flag, mapping, whole
 
 TABLES = tables(__file__)
+LIMITS: Limits = TABLES["limits"]
 FOLDER = Path(__file__).parent
+VERSION_1 = ("use_orig_params", "sync_module_states")  # keys of FSDP 1 alone
 PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
 # DeepSpeed's own names of these keys (deepspeed 0.19.8 zero/config.py, aliases).
 STAGE3_NAMES: dict[str, str] = TABLES["stage3_names"]
@@ -36,20 +38,16 @@ def add_launch(draft: Draft, files: NamedFiles) -> None:
     elif config is not None:
         _add_fsdp(draft, config)
     if draft.get("accelerator_config"):
-        draft.args["accelerator_config"] = dict(
-            mapping(draft.get("accelerator_config"), "accelerator_config")
-        )
+        draft.args["accelerator_config"] = dict(draft.section("accelerator_config"))
     _add_parallelism(draft)
 
 
 def _fsdp_config(draft: Draft) -> Section | None:
     """The keys of fsdp_config without their prefix; None without FSDP."""
-    given = draft.get("fsdp_config")
-    if given is None:
+    if draft.get("fsdp_config") is None:
         return {} if draft.get("fsdp") else None
-    plain = {
-        name.removeprefix("fsdp_"): value for name, value in mapping(given, "fsdp_config").items()
-    }
+    config = draft.section("fsdp_config")
+    plain = {name.removeprefix("fsdp_"): value for name, value in config.items()}
     table = argument_table("fsdp", FOLDER)
     return sort_keys(draft.reading, table, plain, "fsdp_config.")
 
@@ -61,28 +59,22 @@ def _add_fsdp(draft: Draft, config: Section) -> None:
         raise InputError(f"fsdp_version={quoted(given)} must be 1 or 2")
     if not draft.get("fsdp_version") and not config.get("version"):
         draft.assume("fsdp_version=1, Axolotl's default")
-    kept: Section = {"version": version}
-    for key in ("offload_params", "activation_checkpointing"):
-        if flag(config.get(key), f"fsdp_config.{key}"):
-            kept[key] = True
-    if version == 1:
-        for key in ("use_orig_params", "sync_module_states"):
-            if config.get(key) is not None:
-                kept[key] = flag(config[key], f"fsdp_config.{key}")
-    elif config.get("reshard_after_forward") is not None:
-        kept["reshard_after_forward"] = flag(
-            config["reshard_after_forward"], "fsdp_config.reshard_after_forward"
-        )
+
+    def is_on(key: str) -> bool:
+        return flag(config.get(key), f"fsdp_config.{key}")
+
+    savers = ("offload_params", "activation_checkpointing")
+    kept: Section = {"version": version, **{key: True for key in savers if is_on(key)}}
+    own = VERSION_1 if version == 1 else ("reshard_after_forward",)
+    kept |= {key: is_on(key) for key in own if config.get(key) is not None}
     policy = config.get("auto_wrap_policy")
     words = str(draft.get("fsdp") or "")
     if policy != "TRANSFORMER_BASED_WRAP" and not (policy is None and "auto_wrap" in words):
-        why = "units by another rule than the transformer's layers are not modelled"
-        draft.limit("fsdp_config.auto_wrap_policy", why, "more", value=str(policy))
+        draft.limit("fsdp_config.auto_wrap_policy", *LIMITS["policy"], value=str(policy))
     draft.launch["fsdp_config"] = kept
     if version == 2:
         _add_own_fsdp2(draft)
-        loads = "fsdp_config.cpu_ram_efficient_loading"
-        if flag(config.get("cpu_ram_efficient_loading"), loads):
+        if is_on("cpu_ram_efficient_loading"):
             draft.engine["init_device"] = "meta"
 
 
@@ -93,9 +85,8 @@ def _add_own_fsdp2(draft: Draft) -> None:
     dtype = draft.load["dtype"]
     if dtype in PURE:
         draft.training |= {"precision": PURE[dtype], "autocast": False}
-    draft.engine |= {"wrap_embedding_and_head": False, "reshard_root_after_forward": True}
-    if draft.launch["fsdp_config"].get("reshard_after_forward") is False:
-        draft.engine["reshard_root_after_forward"] = False
+    reshards = draft.launch["fsdp_config"].get("reshard_after_forward") is not False
+    draft.engine |= {"wrap_embedding_and_head": False, "reshard_root_after_forward": reshards}
 
 
 def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
@@ -118,8 +109,7 @@ def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
     found["zero_optimization"] = zero
     for key in NOT_READ:
         if found.pop(key, None):
-            why = "this section of DeepSpeed's file is not modelled under Trainer"
-            draft.limit(f"deepspeed.{key}", why, value="...")
+            draft.limit(f"deepspeed.{key}", *LIMITS["deepspeed"], value="...")
     return found
 
 
@@ -134,18 +124,11 @@ def shipped_configs() -> dict[str, Section]:
 def _add_parallelism(draft: Draft) -> None:
     """Name tensor and context parallelism; replicas of shards are hybrid sharding."""
     if (draft.whole("tensor_parallel_size") or 1) > 1:
-        why = (
-            "tensor parallelism of transformers is not modelled; the estimate has data parallelism"
-        )
-        draft.limit("tensor_parallel_size", why, "less")
-    key = (
-        "context_parallel_size"
-        if draft.get("context_parallel_size")
-        else "sequence_parallel_degree"
-    )
+        draft.limit("tensor_parallel_size", *LIMITS["tensor"])
+    given = draft.get("context_parallel_size")
+    key = "context_parallel_size" if given else "sequence_parallel_degree"
     if (draft.whole(key) or 1) > 1:
-        why = "ring attention is not modelled; the estimate has the whole sequence on every GPU"
-        draft.limit(key, why, "less")
+        draft.limit(key, *LIMITS["ring"])
     shards, replicas = draft.whole("dp_shard_size") or 1, draft.whole("dp_replicate_size") or 1
     if "fsdp_config" in draft.launch and shards > 1 and replicas > 1:
         draft.engine |= {"sharding_strategy": "hybrid_shard", "hybrid_shard_size": shards}

@@ -6,17 +6,22 @@ utils/schemas/config.py (normalize_attn_implementation), core/builders/base.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...runfile.text.errors import InputError, quoted
 from ..translation.arguments import tables
-from .draft import Draft, flag, mapping
+from .draft import Draft, Limits, flag, mapping
 
 TABLES = tables(__file__)
 # Older keys and the attention that each means, in the order in which they win (schemas/enums.py).
 OLDER_KEYS: dict[str, str] = TABLES["older_keys"]
 # The kernel that is modelled for each.
 KERNELS: dict[str, str] = TABLES["kernels"]
-# Other kernels, and the modelled one that keeps the same tensors for backward.
-NEAREST = {"flex_attention": "flash_attention_2", "xformers": "sdpa", "sage": "sdpa", "fp8": "sdpa"}
+# Other kernels, and the modelled one that keeps the same tensors for backward; a kernel of the hub
+# that is not listed is estimated as the last, with a limit.
+NEAREST: Mapping[str, str] = TABLES["nearest"]
+ANOTHER_KERNEL = "flash_attention_2"
+LIMITS: Limits = TABLES["limits"]
 TORCH_ATTENTION = ("", "sdpa", "eager")  # schemas/enums.py ATTN_IMPLS_WITHOUT_DTYPE_CAST
 OFFLOADS = ("legacy", "disk", "hidden_states")
 TEXT_ONLY = ("language_model", "lm_head", "embed_tokens")
@@ -28,9 +33,8 @@ def add_precision(draft: Draft) -> None:
     if given == "auto":
         given = not half
         if given:
-            draft.assume(
-                "bf16=true, because bf16=auto asks the GPU, and every one since Ampere has it"
-            )
+            asked = "bf16=auto asks the GPU, and every one since Ampere has it"
+            draft.assume(f"bf16=true, because {asked}")
     bf16 = flag(given, "bf16") or draft.flag("bfloat16")
     half = half and not bf16
     draft.args |= {"bf16": bf16, "fp16": half}
@@ -40,14 +44,14 @@ def add_precision(draft: Draft) -> None:
 
 def add_attention(draft: Draft) -> str:
     """Add the attention and return its name; transformers' default where none is chosen."""
-    older = next((name for key, name in OLDER_KEYS.items() if draft.flag(key)), None)
-    name = str(draft.get("attn_implementation") or older or "")
+    given = draft.get("attn_implementation")
+    older = next((key for key in OLDER_KEYS if draft.flag(key)), "")
+    name = str(given or OLDER_KEYS.get(older, ""))
     known = KERNELS.get(name or "sdpa")
     if known is None:
-        known = NEAREST.get(name, "flash_attention_2")
-        key = "attn_implementation" if draft.get("attn_implementation") else _older_key(draft)
+        known = NEAREST.get(name, ANOTHER_KERNEL)
         why = f"this kernel is not modelled; the estimate has {known}"
-        draft.limit(key, why, "either")
+        draft.limit("attn_implementation" if given else older, why)
     draft.load["attn_implementation"] = known
     if not name:
         draft.assume("attn_implementation=sdpa, transformers' default")
@@ -56,24 +60,16 @@ def add_attention(draft: Draft) -> str:
     return name
 
 
-def _older_key(draft: Draft) -> str:
-    return next(key for key in OLDER_KEYS if draft.flag(key))
-
-
 def add_recompute(draft: Draft) -> None:
     """Add gradient checkpointing, reentrant by default (normalize_config), and its offloads."""
     chosen, offload = draft.get("gradient_checkpointing"), draft.get("activation_offloading")
     if chosen in ("offload", "offload_disk"):
         chosen, offload = True, True
-    on = flag(chosen, "gradient_checkpointing")
-    if offload == "hidden_states":
-        on = True
+    on = flag(chosen, "gradient_checkpointing") or offload == "hidden_states"
     draft.args["gradient_checkpointing"] = on
     if not on:
         return
-    kwargs = dict(
-        mapping(draft.get("gradient_checkpointing_kwargs"), "gradient_checkpointing_kwargs")
-    )
+    kwargs = dict(draft.section("gradient_checkpointing_kwargs"))
     reentrant = flag(kwargs.get("use_reentrant", _reentrant(draft)), "use_reentrant")
     if not kwargs:
         draft.assume(f"gradient_checkpointing_kwargs: use_reentrant={str(reentrant).lower()}")
@@ -101,25 +97,19 @@ def _add_selective(draft: Draft) -> None:
         draft.args["gradient_checkpointing"] = False
         draft.training["recompute"] = "attention_kept"
     else:
-        why = "only the results of attention are modelled as kept; the estimate recomputes all"
-        draft.limit("selective_checkpointing", why, "more")
+        draft.limit("selective_checkpointing", *LIMITS["selective"])
 
 
 def _add_offload(draft: Draft, offload: object) -> None:
     """Layers' inputs wait on the host. With adapters, TRL's offload moves every saved tensor."""
     if draft.get("adapter") and offload != "hidden_states":
-        why = "every saved tensor waits on the host, which is not modelled; the estimate recomputes"
-        draft.limit("activation_offloading", why, "either", value=offload)
-        return
-    if draft.get("deepspeed"):
-        why = (
-            "inputs of layers on the host are not modelled under DeepSpeed; the estimate keeps them"
-        )
-        draft.limit("activation_offloading", why, "less", value=offload)
-        return
-    draft.args["gradient_checkpointing"] = False
-    draft.args.pop("gradient_checkpointing_kwargs")
-    draft.training["recompute"] = "full_offloaded"
+        draft.limit("activation_offloading", *LIMITS["every tensor"], value=offload)
+    elif draft.get("deepspeed"):
+        draft.limit("activation_offloading", *LIMITS["inputs"], value=offload)
+    else:
+        draft.args["gradient_checkpointing"] = False
+        draft.args.pop("gradient_checkpointing_kwargs")
+        draft.training["recompute"] = "full_offloaded"
 
 
 def add_placement(draft: Draft, attention: str) -> None:
@@ -134,8 +124,7 @@ def add_placement(draft: Draft, attention: str) -> None:
         draft.load["device_map"] = "cuda"
     cast_back = draft.peft is not None or draft.training.get("loss") == "cut"
     if draft.load["dtype"] != "float32" and not cast_back and attention in TORCH_ATTENTION:
-        why = "embedding, head and norms stay in fp32 with this attention, which is not modelled"
-        draft.limit("attn_implementation", why, "more", value=attention or "sdpa")
+        draft.limit("attn_implementation", *LIMITS["upcast"], value=attention or "sdpa")
     elif draft.load["dtype"] != "float32" and (several or draft.quantization):
         draft.training["upcast_at_startup"] = True
 
@@ -148,13 +137,11 @@ def add_compile(draft: Draft) -> None:
     kwargs = draft.args.get("gradient_checkpointing_kwargs") or {}
     others = draft.launch or draft.training or draft.quantization or kwargs.get("use_reentrant")
     if others or draft.load["attn_implementation"] != "sdpa" or draft.args.get("use_liger_kernel"):
-        why = "a compiled model is not modelled with this loss, attention, recompute or sharding"
-        draft.limit("torch_compile", f"{why}; the estimate has no torch.compile")
+        draft.limit("torch_compile", *LIMITS["compile"])
         return
     draft.args["torch_compile"] = True
-    for key in ("torch_compile_backend", "torch_compile_mode"):
-        if draft.get(key):
-            draft.args[key] = draft.get(key)
+    own = ("torch_compile_backend", "torch_compile_mode")
+    draft.args |= {key: draft.get(key) for key in own if draft.get(key)}
 
 
 def add_frozen(draft: Draft) -> None:
@@ -166,14 +153,11 @@ def add_frozen(draft: Draft) -> None:
         if patterns:
             _limit_frozen_adapters(draft, patterns)
         return  # all but the adapters is frozen
-    if patterns and all(any(word in str(one) for word in TEXT_ONLY) for one in patterns):
-        patterns = []
+    text = all(any(word in str(one) for word in TEXT_ONLY) for one in patterns)
+    if (patterns and text) or draft.flag("freeze_mm_modules"):
         draft.training["freeze_vision_tower"] = True
-    if draft.flag("freeze_mm_modules"):
-        draft.training["freeze_vision_tower"] = True
-    if patterns:
-        why = "weights that are frozen by name are not modelled; the estimate trains all of them"
-        draft.limit("unfrozen_parameters", why, "less")
+    if patterns and not text:
+        draft.limit("unfrozen_parameters", *LIMITS["frozen"])
 
 
 def _limit_frozen_adapters(draft: Draft, patterns: list[object]) -> None:

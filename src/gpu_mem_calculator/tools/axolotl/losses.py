@@ -16,12 +16,7 @@ from .draft import Draft
 
 TABLES = tables(__file__)
 CUT, LIGER = "CutCrossEntropyPlugin", "LigerPlugin"
-# Plugins that change nothing but what their own keys say.
-KNOWN = (
-    *(CUT, LIGER, "SwanLabPlugin", "LMEvalPlugin", "KernelsPlugin", "ExpertParallelPlugin"),
-    *("DiffusionPlugin", "LLMCompressorPlugin", "KDPlugin", "GrokfastPlugin", "SpectrumPlugin"),
-    *("DenseMixerPlugin", "MoraPlugin", "NemoGymPlugin", "HatcheryPlugin"),
-)
+KNOWN: list[str] = TABLES["known"]  # plugins that change nothing but what their own keys say
 # Liger's keys and its own names of the kernels; a GLU is swiglu or geglu by family.
 LIGER_KEYS: dict[str, Any] = TABLES["liger_keys"]
 # Defaults of a plugin's keys that change memory, where the plugin is named (their args.py).

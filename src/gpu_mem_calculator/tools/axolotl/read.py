@@ -1,15 +1,10 @@
 """Reads Axolotl's files and commands: settings become a `program` of transformers or TRL, and keys
 of the run file where Axolotl adds something of its own.
 
-The trainer that a file starts: transformers' own, or one of TRL's.
-
-Axolotl 067b021 core/builders/rl.py, core/builders/causal.py (_get_trainer_cls),
-core/trainers/grpo/__init__.py, core/trainers/dpo/__init__.py.
-
-Axolotl's optimizers: those of transformers.Trainer, and its own.
-
-Axolotl 067b021 core/builders/base.py (_configure_optimizer), utils/schemas/enums.py
-(CustomSupportedOptimizers).
+A file starts transformers' own trainer or one of TRL's, with one of transformers' optimizers or one
+of Axolotl's own (Axolotl 067b021 core/builders/rl.py, core/builders/causal.py _get_trainer_cls,
+core/builders/base.py _configure_optimizer, core/trainers/grpo/__init__.py,
+core/trainers/dpo/__init__.py, utils/schemas/enums.py CustomSupportedOptimizers).
 """
 
 from __future__ import annotations
@@ -26,11 +21,19 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Reading, Section
-from ..translation.arguments import OFF, REFUSED, argument_table, argument_values, tables
+from ..translation.arguments import (
+    OFF,
+    REFUSED,
+    Values,
+    argument_table,
+    argument_values,
+    filled,
+    tables,
+)
 from .adapters import add_adapters
 from .batches import add_batch, add_evaluation
 from .command import COMMAND, file_and_options, launched
-from .draft import Draft, flag, mapping, whole
+from .draft import Draft, Limits, flag, mapping, whole
 from .launch import FOLDER, add_launch
 from .loading import (
     add_attention,
@@ -42,36 +45,131 @@ from .loading import (
 )
 from .losses import add_losses
 
-_NARROW = (
-    "its states in 8 or 4 bits are not modelled; the estimate has AdamW with states in the dtype "
-    "of the weights"
-)
-_OTHER = "its states and temporaries are not modelled; the estimate has AdamW"
+TABLES = tables(__file__)
+LIMITS: Limits = TABLES["limits"]
+TITLE = "Axolotl"
+PINNED = "transformers 5.14.1 and TRL 1.8.0, which Axolotl pins, are treated as the modelled ones"
+# Other names of the same key (utils/schemas/deprecated.py RemappedParameters).
+SAME: dict[str, str] = TABLES["same"]
+# Keys of a model's configuration that change no tensor.
+FREE_CONFIG = ("rope_scaling", "rope_theta", "rope_parameters", "max_position_embeddings")
+SCORES = ("SequenceClassification", "TokenClassification")
 # Optimizers that are not modelled: the one that is estimated, why, and how the run could differ.
 OTHERS: Mapping[str, tuple[str, str, Could]] = {
-    **dict.fromkeys(
-        ("adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_4bit", "ao_adamw_8bit", "ao_adamw_fp8"),
-        ("adamw_torch_fused", _NARROW, "less"),
-    ),
-    **dict.fromkeys(
-        ("flash_adamw", "flash_adam", "flash_sgd", "flash_sgdw", "flash_lion"),
-        ("adamw_torch", _OTHER, "either"),
-    ),
-    **dict.fromkeys(
-        ("optimi_adamw", "adopt_adamw", "came_pytorch", "dion", "sinkgd", "q_galore_adamw8bit"),
-        ("adamw_torch", _OTHER, "either"),
-    ),
-    "muon": (
-        "adamw_torch",
-        "Muon keeps one state for a matrix where AdamW, which is estimated, keeps two; its "
-        "orthogonalised update is a temporary of the largest matrix",
-        "either",
-    ),
+    name: (group["estimated"], group["why"], group["could"])
+    for group in TABLES["optimizers"]
+    for name in group["names"]
 }
 NAMES = (*OPTIMIZERS, *REFUSED_OPTIMIZERS, *OTHERS)
+TRL: dict[str, str] = TABLES["trl"]
+PAIRS = ("orpo", "simpo")  # one batch of chosen and rejected answers, with all logits
+ONLINE = ("grpo", "gdpo")
+EBFT = "ebft"  # estimated with the model's own loss, as PAIRS are
+RL = (*TRL, *PAIRS, EBFT)
+# Keys of `trl` that are GRPOConfig's own.
+COPIED: list[str] = TABLES["copied"]
+COMPLETION = 512  # GRPOConfig.max_completion_length
 
 
-def add_optimizer(draft: Draft) -> None:
+def read_command(command: Command) -> Reading:
+    """What `axolotl train FILE ...` means, and `accelerate launch -m axolotl.cli.train FILE`."""
+    command, words = launched(command)
+    given = file_and_options(words)
+    data = mapping(command.files.data(given.file, "axolotl train"), given.file)
+    if given.num_processes is not None:
+        command = replace(command, num_gpus=given.num_processes)
+    reading = read_settings(given.changed(data), command)
+    sort_keys(reading, argument_table(COMMAND, FOLDER), given.own(), "--")
+    reading.problems += given.problems
+    return reading
+
+
+def read_data(data: Values, files: NamedFiles) -> Reading:
+    """What an Axolotl file means when `axolotl train` starts it."""
+    return read_settings(data, Command(words=(), files=files))
+
+
+def read_settings(data: Values, command: Command) -> Reading:
+    """What settings mean with what the command says: its files, GPUs and launcher."""
+    reading = Reading(tool=TITLE, version=frameworks.AXOLOTL.version)
+    draft = Draft(reading=reading, cfg=_settings(data, reading), num_gpus=command.num_gpus)
+    reading.assumed.append(PINNED)
+    _add_model(draft)
+    add_precision(draft)
+    attention = add_attention(draft)
+    add_batch(draft, attention)
+    _add_optimizer(draft)
+    add_recompute(draft)
+    add_frozen(draft)
+    add_adapters(draft)
+    add_losses(draft)
+    add_launch(draft, command.files)
+    _add_accelerate(draft, command)
+    add_placement(draft, attention)
+    _choose_trainer(draft)
+    add_compile(draft)
+    add_evaluation(draft, attention)
+    reading.run |= _sections(draft)
+    return reading
+
+
+def _settings(data: Values, reading: Reading) -> dict[str, Any]:
+    """Every honoured key with its value, or Axolotl's default."""
+    table = argument_table("keys", FOLDER)
+    given: dict[str, Any] = {}
+    for name, value in data.items():
+        row = table.get(str(name))
+        off = row is not None and row.effect == REFUSED and row.default in OFF and value in OFF
+        given[str(name)] = row.default if row is not None and off else value
+    kept = sort_keys(reading, table, given)
+    for name, meant in SAME.items():
+        if name in kept:
+            kept[meant] = kept.pop(name)
+    return argument_values(table, kept)
+
+
+def _add_model(draft: Draft) -> None:
+    name = draft.get("base_model")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"base_model={quoted(name)} must be the name of a model")
+    draft.reading.run["model"] = {"name": name}
+    if draft.get("revision_of_model"):
+        draft.reading.run["model"]["revision"] = str(draft.get("revision_of_model"))
+    for key, value in mapping(draft.get("overrides_of_model_config"), "model_config").items():
+        if key == "output_router_logits" and value:
+            draft.limit(f"model_config.{key}", *LIMITS["router"], value=value)
+        elif key not in FREE_CONFIG and value:
+            draft.limit(f"model_config.{key}", *LIMITS["model_config"], value=value)
+    kind = str(draft.get("type_of_model") or "")
+    if any(word in kind for word in SCORES) and not draft.flag("reward_model"):
+        draft.limit("model_type", *LIMITS["head"], value=kind)
+    if draft.get("processor_type"):
+        draft.limit("processor_type", *LIMITS["processor"])
+    # Mxfp4Config with dequantize loads 16-bit weights; other formats stay as they are stored.
+    stored = draft.get("model_quantization_config")
+    if stored and not draft.section("model_quantization_config_kwargs").get("dequantize"):
+        draft.limit("model_quantization_config", *LIMITS["stored"])
+
+
+def _add_accelerate(draft: Draft, command: Command) -> None:
+    """Accelerate's own FSDP or DeepSpeed, where the file has none."""
+    kind = str((command.accelerate or {}).get("distributed_type", "")).upper()
+    if kind in ("FSDP", "DEEPSPEED") and not draft.launch:
+        draft.launch["accelerate"] = dict(command.accelerate or {})
+
+
+def _sections(draft: Draft) -> Section:
+    """The sections of a run file, without the empty ones."""
+    program: Section = {"tool": draft.tool, "args": draft.args, "load": draft.load}
+    program |= {"peft": draft.peft} if draft.peft is not None else {}
+    program |= {"quantization": draft.quantization} if draft.quantization else {}
+    program |= {"data": draft.data, **draft.launch}
+    hardware = filled(num_gpus=draft.num_gpus)
+    parts = filled(training=draft.training, engine=draft.engine, hardware=hardware)
+    return {"program": program, **parts}
+
+
+def _add_optimizer(draft: Draft) -> None:
     """Add the optimizer and its arguments."""
     given = draft.get("optimizer")
     name = str(given or "adamw_torch_fused")
@@ -86,9 +184,9 @@ def add_optimizer(draft: Draft) -> None:
         draft.args["max_grad_norm"] = draft.get("max_grad_norm")
     arguments = draft.get("optim_args")
     if arguments and name == given:
-        pairs = arguments.items() if isinstance(arguments, Mapping) else None
-        text = ",".join(f"{key}={value}" for key, value in pairs) if pairs else str(arguments)
-        draft.args["optim_args"] = text
+        if isinstance(arguments, Mapping):
+            arguments = ",".join(f"{key}={value}" for key, value in arguments.items())
+        draft.args["optim_args"] = str(arguments)
 
 
 def _substitute(draft: Draft, name: str) -> str:
@@ -96,11 +194,8 @@ def _substitute(draft: Draft, name: str) -> str:
     if name in OTHERS:
         instead, why, could = OTHERS[name]
     elif name in REFUSED_OPTIMIZERS:
-        instead, why, could = (
-            "adamw_torch",
-            f"{REFUSED_OPTIMIZERS[name]}; the estimate has AdamW",
-            "either",
-        )
+        why = f"{REFUSED_OPTIMIZERS[name]}; the estimate has AdamW"
+        instead, could = "adamw_torch", "either"
     else:
         hint = nearest(name, list(NAMES))
         draft.reading.problems.append(f"optimizer={name!r} is not one of Axolotl's{hint}")
@@ -109,19 +204,7 @@ def _substitute(draft: Draft, name: str) -> str:
     return instead
 
 
-TRL: dict[str, str] = tables(__file__)["trl"]
-PAIRS = ("orpo", "simpo")  # one batch of chosen and rejected answers, with all logits
-ONLINE = ("grpo", "gdpo")
-RL = (*TRL, *PAIRS, "ebft")
-# Keys of `trl` that are GRPOConfig's own.
-COPIED = (
-    *("num_generations", "generation_batch_size", "max_completion_length", "temperature", "top_p"),
-    *("top_k", "num_iterations", "sync_ref_model", "vllm_importance_sampling_correction"),
-)
-COMPLETION = 512  # GRPOConfig.max_completion_length
-
-
-def choose_trainer(draft: Draft) -> None:
+def _choose_trainer(draft: Draft) -> None:
     """Set the program's tool, and the arguments that only this trainer has."""
     method = draft.get("rl")
     sections = {name: _section(draft, name, used=method in ONLINE) for name in ("trl", "vllm")}
@@ -133,14 +216,15 @@ def choose_trainer(draft: Draft) -> None:
     if method not in RL:
         hint = nearest(str(method), list(RL)) or f"; it can be {', '.join(RL)}"
         raise InputError(f"rl={quoted(method)} is not a method of Axolotl{hint}")
-    draft.tool = TRL.get(method, draft.tool)
     if method in PAIRS:
         draft.args["per_device_train_batch_size"] *= 2
-        why = "its loss on all logits of chosen and rejected answers is not modelled; the estimate"
-        draft.limit("rl", f"{why} has the model's own loss on both", "more")
-    elif method == "ebft":
-        draft.limit("rl", "the estimate has the model's own loss", "more")
-    elif method in ONLINE:
+        draft.limit("rl", *LIMITS["pairs"])
+        return
+    if method == EBFT:
+        draft.limit("rl", *LIMITS[EBFT])
+        return
+    draft.tool = TRL[method]
+    if method in ONLINE:
         _add_online(draft, sections["trl"], sections["vllm"])
     else:
         _add_preference(draft)
@@ -152,8 +236,7 @@ def _add_preference(draft: Draft) -> None:
     if draft.flag("precompute_ref_log_probs"):
         draft.args["precompute_ref_log_probs"] = True
     if draft.flag("dpo_use_liger_kernel"):
-        why = "Liger's loss of preferences is not modelled; the estimate has TRL's own"
-        draft.limit("dpo_use_liger_kernel", why, "either")
+        draft.limit("dpo_use_liger_kernel", *LIMITS["liger of preferences"])
 
 
 def _section(draft: Draft, name: str, *, used: bool) -> Section:
@@ -174,9 +257,7 @@ def _add_online(draft: Draft, given: Section, engine: Section) -> None:
     if flag(given.get("use_vllm"), "trl.use_vllm"):
         draft.args |= _vllm(given, engine)
     if flag(given.get("use_liger_loss"), "trl.use_liger_loss"):
-        draft.limit(
-            "trl.use_liger_loss", "Liger's loss of GRPO is not modelled", "less", value=True
-        )
+        draft.limit("trl.use_liger_loss", *LIMITS["liger of GRPO"], value=True)
     _add_prompt(draft, given)
 
 
@@ -203,124 +284,3 @@ def _add_prompt(draft: Draft, given: Section) -> None:
     most = draft.whole("max_prompt_len") or max(1, (draft.whole("sequence_len") or 512) - new)
     draft.data = {"prompt": most}
     draft.assume(f"a prompt has {most} tokens: nothing in the file says how many")
-
-
-TITLE = "Axolotl"
-PINNED = "transformers 5.14.1 and TRL 1.8.0, which Axolotl pins, are treated as the modelled ones"
-# Other names of the same key (utils/schemas/deprecated.py RemappedParameters).
-SAME: dict[str, str] = tables(__file__)["same"]
-# Keys of a model's configuration that change no tensor.
-FREE_CONFIG = ("rope_scaling", "rope_theta", "rope_parameters", "max_position_embeddings")
-SCORES = ("SequenceClassification", "TokenClassification")
-
-
-def read_command(command: Command) -> Reading:
-    """What `axolotl train FILE ...` means, and `accelerate launch -m axolotl.cli.train FILE`."""
-    command, words = launched(command)
-    given = file_and_options(words)
-    data = mapping(command.files.data(given.file, "axolotl train"), given.file)
-    if given.num_processes is not None:
-        command = replace(command, num_gpus=given.num_processes)
-    reading = read_settings(given.changed(data), command)
-    sort_keys(reading, argument_table(COMMAND, FOLDER), given.own(), "--")
-    reading.problems += given.problems
-    return reading
-
-
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
-    """What an Axolotl file means when `axolotl train` starts it."""
-    return read_settings(data, Command(words=(), files=files))
-
-
-def read_settings(data: Mapping[str, Any], command: Command) -> Reading:
-    """What settings mean with what the command says: its files, GPUs and launcher."""
-    reading = Reading(tool=TITLE, version=frameworks.AXOLOTL.version)
-    draft = Draft(reading=reading, cfg=_settings(data, reading), num_gpus=command.num_gpus)
-    reading.assumed.append(PINNED)
-    _add_model(draft)
-    add_precision(draft)
-    attention = add_attention(draft)
-    add_batch(draft, attention)
-    add_optimizer(draft)
-    add_recompute(draft)
-    add_frozen(draft)
-    add_adapters(draft)
-    add_losses(draft)
-    add_launch(draft, command.files)
-    _add_accelerate(draft, command)
-    add_placement(draft, attention)
-    choose_trainer(draft)
-    add_compile(draft)
-    add_evaluation(draft, attention)
-    reading.run |= _sections(draft)
-    return reading
-
-
-def _settings(data: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
-    """Every honoured key with its value, or Axolotl's default."""
-    table = argument_table("keys", FOLDER)
-    given: dict[str, Any] = {}
-    for name, value in data.items():
-        row = table.get(str(name))
-        off = row is not None and row.effect == REFUSED and row.default in OFF and value in OFF
-        given[str(name)] = row.default if row is not None and off else value
-    kept = sort_keys(reading, table, given)
-    for name, meant in SAME.items():
-        if name in kept:
-            kept[meant] = kept.pop(name)
-    return argument_values(table, kept)
-
-
-def _add_model(draft: Draft) -> None:
-    name = draft.get("base_model")
-    if not isinstance(name, str) or not name:
-        raise InputError(f"base_model={quoted(name)} must be the name of a model")
-    draft.reading.run["model"] = {"name": name}
-    if draft.get("revision_of_model"):
-        draft.reading.run["model"]["revision"] = str(draft.get("revision_of_model"))
-    for key, value in mapping(draft.get("overrides_of_model_config"), "model_config").items():
-        if key == "output_router_logits" and value:
-            why = "the router's logits of all layers, and their loss, are not counted"
-            draft.limit(f"model_config.{key}", why, "more", value=value)
-        elif key not in FREE_CONFIG and value:
-            why = "a change of the model's configuration is not modelled; give a config.json"
-            draft.limit(f"model_config.{key}", why, value=value)
-    kind = str(draft.get("type_of_model") or "")
-    if any(word in kind for word in SCORES) and not draft.flag("reward_model"):
-        why = "a head with few outputs in the place of logits is not modelled"
-        draft.limit("model_type", why, "less", value=kind)
-    if draft.get("processor_type"):
-        why = "images, sounds and chats are not cut to sequence_len, and not counted"
-        draft.limit("processor_type", why, "more")
-    if draft.get("model_quantization_config"):
-        _add_stored_format(draft)
-
-
-def _add_stored_format(draft: Draft) -> None:
-    """Mxfp4Config with dequantize loads 16-bit weights; other formats stay as they are stored."""
-    config = mapping(
-        draft.get("model_quantization_config_kwargs"), "model_quantization_config_kwargs"
-    )
-    if not config.get("dequantize"):
-        why = "weights in the checkpoint's own format are not modelled; the estimate has 16 bits"
-        draft.limit("model_quantization_config", why, "less")
-
-
-def _add_accelerate(draft: Draft, command: Command) -> None:
-    """Accelerate's own FSDP or DeepSpeed, where the file has none."""
-    kind = str((command.accelerate or {}).get("distributed_type", "")).upper()
-    if kind in ("FSDP", "DEEPSPEED") and not draft.launch:
-        draft.launch["accelerate"] = dict(command.accelerate or {})
-
-
-def _sections(draft: Draft) -> Section:
-    """The sections of a run file, without the empty ones."""
-    program: Section = {"tool": draft.tool, "args": draft.args, "load": draft.load}
-    program |= {"peft": draft.peft} if draft.peft is not None else {}
-    program |= {"quantization": draft.quantization} if draft.quantization else {}
-    program |= {"data": draft.data, **draft.launch}
-    run: Section = {"program": program}
-    run |= {"training": draft.training} if draft.training else {}
-    run |= {"engine": draft.engine} if draft.engine else {}
-    run |= {"hardware": {"num_gpus": draft.num_gpus}} if draft.num_gpus else {}
-    return run

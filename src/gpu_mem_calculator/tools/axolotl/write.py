@@ -6,7 +6,6 @@ What Axolotl cannot say is found by reading the file back, with the GPUs of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...run.recompute import ATTENTION
@@ -16,8 +15,9 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
-from ..transformers.program import TRAINER, program_sections
-from ..translation.arguments import tables
+from ..transformers.program import beyond_sft, program_sections
+from ..translation.arguments import Values, filled, tables
+from ..translation.tools import TRAINER
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
@@ -37,9 +37,9 @@ FREE: dict[str, str] = tables(__file__)["free"]
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `axolotl train`."""
-    problem = _problem(resolved.run)
-    if problem:
-        raise InputError(problem)
+    beyond = beyond_sft(resolved.run)
+    if beyond:
+        raise InputError(f"the run has {beyond}; only SFT is written for Axolotl")
     program = program_sections(TITLE, TRAINER, file, resolved)
     run, args = resolved.run, program["args"]
     data = {
@@ -67,15 +67,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
     )
 
 
-def _problem(run: Run) -> str:
-    """Why a run is not written for Axolotl, in a sentence; empty where it is."""
-    if run.rollout is not None or run.reference or run.loss == "reward":
-        what = "generation" if run.rollout else "a reference model" if run.reference else "a reward"
-        return f"the run has {what}; only SFT is written for Axolotl"
-    return ""
-
-
-def _batch(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(run: Run, args: Values) -> dict[str, Any]:
     """Rows of exactly the run's length."""
     length = int(run.seq)
     data = {
@@ -93,7 +85,7 @@ def _batch(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
     return data | ({"optim_args": args["optim_args"]} if "optim_args" in args else {})
 
 
-def _precision(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
+def _precision(run: Run, program: Values) -> dict[str, Any]:
     """bf16 and fp16 are the dtype of the weights, with autocast; float16 has no autocast."""
     dtype, args = program["load"]["dtype"], program["args"]
     half = dtype == "float16" or args["fp16"]
@@ -101,14 +93,11 @@ def _precision(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
     if half:
         data["float16" if run.precision == "fp16_pure" and not run.autocast else "fp16"] = True
     data["attn_implementation"] = program["load"]["attn_implementation"]
-    if args.get("torch_compile"):
-        data["torch_compile"] = True
-    if args.get("torch_compile_mode"):
-        data["torch_compile_mode"] = args["torch_compile_mode"]
-    return data | ({"freeze_mm_modules": True} if run.freeze_vision_tower else {})
+    data |= {key: args[key] for key in ("torch_compile", "torch_compile_mode") if args.get(key)}
+    return data | filled(freeze_mm_modules=bool(run.freeze_vision_tower))
 
 
-def _recompute(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
+def _recompute(run: Run, args: Values) -> dict[str, Any]:
     """Gradient checkpointing, and its variants that keep attention or offload inputs."""
     kept = run.rule.keeps == (ATTENTION,)
     if not args["gradient_checkpointing"] and not kept:
@@ -117,44 +106,38 @@ def _recompute(run: Run, args: Mapping[str, Any]) -> dict[str, Any]:
         "gradient_checkpointing": True,
         "gradient_checkpointing_kwargs": {"use_reentrant": bool(run.reentrant)},
     }
-    if kept:
-        data["selective_checkpointing"] = True
-    if run.rule.offload:
-        data["activation_offloading"] = "hidden_states"
-    return data
+    offload = "hidden_states" if run.rule.offload else ""
+    return data | filled(selective_checkpointing=kept, activation_offloading=offload)
 
 
-def _adapter(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
+def _adapter(run: Run, program: Values) -> dict[str, Any]:
     """LoRA and bitsandbytes, with PEFT's own code, which is the one that is modelled."""
     peft, packed = program.get("peft"), program.get("quantization") or {}
     if not peft:
         return {}
     four = bool(packed.get("load_in_4bit"))
     data: dict[str, Any] = {"adapter": "qlora" if four else "lora", "load_in_4bit": four}
-    if packed.get("load_in_8bit"):
-        data["load_in_8bit"] = True
-    data |= {"lora_r": peft["r"], "lora_alpha": peft["lora_alpha"]}
-    data["lora_dropout"] = peft["lora_dropout"]
+    data |= filled(load_in_8bit=packed.get("load_in_8bit"))
+    data |= {"lora_r": peft["r"], **{key: peft[key] for key in ("lora_alpha", "lora_dropout")}}
     if peft.get("target_modules") == "all-linear":
         data["lora_target_linear"] = True
     else:
         assert run.adapter is not None
         data["lora_target_modules"] = sorted(run.adapter.targets)
-    if peft.get("use_dora"):
-        data["peft_use_dora"] = True
+    data |= filled(peft_use_dora=peft.get("use_dora"))
     if four:
         data |= _packed(packed, program["load"]["dtype"])
     return data | dict.fromkeys(FUSED, False)
 
 
-def _packed(packed: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+def _packed(packed: Values, dtype: str) -> dict[str, Any]:
     """What differs from Axolotl's own configuration of bitsandbytes."""
     usual = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
     changed = {key: packed[key] for key, value in usual.items() if packed[key] != value}
     return {"bnb_config_kwargs": changed} if changed else {}
 
 
-def _losses(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
+def _losses(run: Run, program: Values) -> dict[str, Any]:
     """Plugins for cut cross entropy and for Liger's kernels, each by its key."""
     data: dict[str, Any] = {}
     plugins = []
@@ -170,7 +153,7 @@ def _losses(run: Run, program: Mapping[str, Any]) -> dict[str, Any]:
     return ({"plugins": plugins} if plugins else {}) | data
 
 
-def _launch(resolved: ResolvedRun, program: Mapping[str, Any]) -> dict[str, Any]:
+def _launch(resolved: ResolvedRun, program: Values) -> dict[str, Any]:
     """DeepSpeed's configuration inside the file, or FSDP's settings."""
     args = program["args"]
     own = {"accelerator_config": args["accelerator_config"]} if "accelerator_config" in args else {}

@@ -6,47 +6,42 @@ integrations/deepspeed.py, training_args.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from ...runfile.text.errors import quoted
+from ..translation.arguments import Values, tables
 from .batch import MICRO, STEPS, TRAIN
 
-AUTO = "auto"
+AUTO, ZERO = "auto", "zero_optimization"
 HiddenSize = Callable[[], int | None]
 
 
-class TrainerValue(NamedTuple):
-    """A value of the Trainer's: the key of the run file that it sets, and where it is from."""
+class TrainerValue(Struct, frozen=True):
+    """A value of the Trainer's: the key of the run file that it sets, and where it is from.
+
+    It is `value`, or `factor` times the hidden size, or times its square.
+    """
 
     key: str
     origin: str
     value: Any = None
-    of_hidden: Callable[[int], int] | None = None
+    factor: int | float = 0
+    squared: bool = False
+
+    def of_hidden(self, hidden: int) -> int:
+        """The value that follows from the hidden size."""
+        return int(self.factor * hidden * (hidden if self.squared else 1))
 
 
-TRAINER_VALUES: Mapping[str, TrainerValue] = {
-    MICRO: TrainerValue("training.batch_size", "per_device_train_batch_size", 8),
-    STEPS: TrainerValue(f"training.{STEPS}", STEPS, 1),
-    "gradient_clipping": TrainerValue("training.gradient_clipping", "max_grad_norm", 1.0),
-    "fp16.enabled": TrainerValue("training.precision", "fp16", False),
-    "bf16.enabled": TrainerValue("training.precision", "bf16", False),
-    "zero_optimization.reduce_bucket_size": TrainerValue(
-        "engine.reduce_bucket_size", "hidden size squared", of_hidden=lambda h: h * h
-    ),
-    "zero_optimization.stage3_prefetch_bucket_size": TrainerValue(
-        "engine.stage3_prefetch_bucket_size",
-        "0.9 × hidden size squared",
-        of_hidden=lambda h: int(0.9 * h * h),
-    ),
-    "zero_optimization.stage3_param_persistence_threshold": TrainerValue(
-        "engine.stage3_param_persistence_threshold", "10 × hidden size", of_hidden=lambda h: 10 * h
-    ),
-}
+TRAINER_VALUES = msgspec.convert(tables(__file__)["values"], dict[str, TrainerValue])
 FILLED = (TRAIN, *TRAINER_VALUES)  # keys of memory for which "auto" is accepted
 
 
-def auto_values(paths: list[str], given: Mapping[str, Any], hidden: HiddenSize) -> dict[str, Any]:
+def auto_values(paths: list[str], given: Values, hidden: HiddenSize) -> dict[str, Any]:
     """The values for the keys at `paths` that are "auto"; `given` are those of the other keys.
 
     A batch size follows from the others where the batch of a whole step is given. A size that
@@ -57,15 +52,15 @@ def auto_values(paths: list[str], given: Mapping[str, Any], hidden: HiddenSize) 
         rule = TRAINER_VALUES.get(path)
         if rule is None or (path in (MICRO, STEPS) and TRAIN in given):
             continue
-        size = hidden() if rule.of_hidden else None
-        if rule.of_hidden is None:
+        size = hidden() if rule.factor else None
+        if not rule.factor:
             values[path] = rule.value
         elif size is not None:
             values[path] = rule.of_hidden(size)
     return values
 
 
-def auto_assumptions(paths: list[str], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def auto_assumptions(paths: list[str], values: Values) -> Iterator[tuple[str, str]]:
     """(key of the run file, sentence) for each key that is "auto"."""
     for path in paths:
         rule = TRAINER_VALUES.get(path)
@@ -73,7 +68,7 @@ def auto_assumptions(paths: list[str], values: Mapping[str, Any]) -> Iterator[tu
             continue
         name = path.removeprefix("zero_optimization.")
         if path in values:
-            origin = rule.origin if rule.of_hidden else f"{rule.origin} of the Trainer by default"
+            origin = rule.origin if rule.factor else f"{rule.origin} of the Trainer by default"
             yield rule.key, f'{name}="auto" is {quoted(values[path])} ({origin})'
-        elif rule.of_hidden:
+        elif rule.factor:
             yield rule.key, f'{name}="auto" is {rule.origin}, which is not known without a model'

@@ -8,14 +8,14 @@ from typing import Any
 
 from ...ledger.dtypes import dtype_name
 from ...runfile.text.errors import nearest, quoted
+from ..translation.arguments import Values, tables
 from .auto import AUTO, FILLED
-from .keys import TOP
-from .rules import (
+from .keys import (
     COUNT,
     FLAG,
     NUMBER,
     OBJECT,
-    SIZE,
+    TOP,
     VERSION,
     AliasKey,
     FixedKey,
@@ -29,14 +29,7 @@ from .rules import (
 
 OLD_FORM = "old"  # the value for zero_optimization where it is true or false instead of an object
 DEEPSPEED_AUTO = ("pipeline.stages",)  # keys for which DeepSpeed itself accepts "auto"
-KINDS = {
-    COUNT: "a whole number, 1 or more",
-    SIZE: "a whole number, 0 or more",
-    FLAG: "true or false",
-    NUMBER: "a number, 0 or more",
-    OBJECT: "an object",
-    "dtype": "'fp32', 'fp16' or 'bf16'",
-}
+KINDS: Mapping[str, str] = tables(__file__)["kinds"]  # what a value must be
 
 
 class CheckedFile:
@@ -48,7 +41,7 @@ class CheckedFile:
     - problems: a sentence for each
     """
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    def __init__(self, data: Values) -> None:
         self.values: dict[str, Any] = {}
         self.free: list[str] = []
         self.auto: list[str] = []

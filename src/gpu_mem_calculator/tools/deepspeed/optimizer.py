@@ -7,79 +7,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...runfile.text.errors import nearest
+from ..translation.arguments import Values, tables
 from .auto import AUTO
 from .checked_file import KINDS, auto_message, convert_value, quote
-from .rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
+from .keys import TABLES, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
-RATE = MemoryFreeKey("a number")
-COMMON: Table = {"lr": RATE, "betas": RATE}
-SET_GRAD_NONE = MemoryFreeKey("DeepSpeed lets gradients go itself")
 SECOND_COPY = "with it holds a second copy of the gradients, which is not modelled"
-MAXIMIZE = FixedKey((False,), "a gradient that is turned around is not modelled")
-DIFFERENTIABLE = FixedKey((False,), "a step that is differentiated is not modelled")
-ADAM: Table = {
-    **COMMON,
-    "weight_decay": MemoryKey("number"),
-    "eps": RATE,
-    "bias_correction": RATE,
-    "set_grad_none": SET_GRAD_NONE,
-    "adam_w_mode": MemoryKey(FLAG),
-    "torch_adam": MemoryKey(FLAG),
-    "foreach": MemoryKey(FLAG),
-    "fused": MemoryKey(FLAG),
-    "amsgrad": FixedKey((False,), "a third state for each parameter is not modelled"),
-    "fp32_optimizer_states": FixedKey((True,), "16-bit optimizer states are not modelled"),
-    "maximize": MAXIMIZE,
-    "capturable": FixedKey((False,), "steps in CUDA graphs are not modelled"),
-    "differentiable": DIFFERENTIABLE,
-}
-LION: Table = {**COMMON, "weight_decay": RATE, "set_grad_none": SET_GRAD_NONE}
-SGD: Table = {
-    "lr": RATE,
-    "momentum": MemoryKey("number"),
-    "dampening": RATE,
-    "nesterov": MemoryFreeKey("a sum in place"),
-    "weight_decay": FixedKey((0,), f"torch's SGD {SECOND_COPY}"),
-    "foreach": MemoryKey(FLAG),
-    "fused": MemoryKey(FLAG),
-    "maximize": MAXIMIZE,
-    "differentiable": DIFFERENTIABLE,
-}
+ADAM, LION, SGD = (TABLES[name] for name in ("adam", "lion", "sgd"))
 PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
+DATA = tables(__file__)
 # Names that DeepSpeed knows or knew, and why they are refused.
-OTHERS = {
-    "lamb": "LAMB is not modelled",
-    "adagrad": "Adagrad is not modelled",
-    "muon": "DeepSpeed's Muon is not modelled",
-    **dict.fromkeys(("muadam", "muadamw", "musgd"), "muP's optimizers are not modelled"),
-    **dict.fromkeys(
-        ("onebitadam", "onebitlamb", "zerooneadam"),
-        f"1-bit optimizers are gone from DeepSpeed {VERSION}",
-    ),
-}
+OTHERS: Mapping[str, str] = DATA["others"]
+# Arguments of DeepSpeed's schedules; those of torch's schedules are not checked.
+SCHEDULES: Mapping[str, list[str]] = DATA["schedules"]
+TORCH_SCHEDULES: list[str] = DATA["torch_schedules"]
 NOT_UNDER = "not modelled under DeepSpeed"
 PATH = "optimizer.params"
 SHOWN = ("AdamW", "Adam", "Lion", "SGD")
-# Arguments of DeepSpeed's schedules; those of torch's schedules are not checked.
-WARMUP = "warmup_num_steps warmup_type last_batch_iteration"
-ARGUMENTS = {
-    "WarmupLR": f"warmup_min_lr warmup_max_lr {WARMUP}",
-    "WarmupDecayLR": f"total_num_steps warmup_min_lr warmup_max_lr {WARMUP}",
-    "WarmupCosineLR": f"total_num_steps warmup_min_ratio cos_min_ratio {WARMUP}",
-    "LRRangeTest": "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate "
-    "lr_range_test_staircase last_batch_iteration",
-    "OneCycle": "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size "
-    "cycle_second_step_size cycle_first_stair_count cycle_second_stair_count decay_step_size "
-    "cycle_momentum cycle_min_mom cycle_max_mom decay_mom_rate last_batch_iteration",
-}
-SCHEDULES = {name: arguments.split() for name, arguments in ARGUMENTS.items()}
-TORCH_SCHEDULES = (
-    "LambdaLR MultiplicativeLR StepLR MultiStepLR ConstantLR LinearLR ExponentialLR PolynomialLR "
-    "CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR OneCycleLR ReduceLROnPlateau"
-)
 
 
-def optimizer(section: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
+def optimizer(section: Values, problems: list[str], free: list[str]) -> dict[str, Any]:
     """The keys of `training` that follow from the `optimizer` section.
 
     Adds its problems to `problems`, and keys that take no memory to `free`.
@@ -126,7 +73,7 @@ def _refusal(name: Any) -> str:
 
 
 def _params(
-    params: Mapping[str, Any], table: Table, problems: list[str], free: list[str]
+    params: Values, table: Table, problems: list[str], free: list[str]
 ) -> Iterator[tuple[str, Any]]:
     """The parameters that change memory, with their values; others are free or refused."""
     for key, value in params.items():
@@ -186,11 +133,11 @@ def _lion_or_sgd(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return training
 
 
-def scheduler(section: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
+def scheduler(section: Values, problems: list[str], free: list[str]) -> None:
     """Check the names in the `scheduler` section, as DeepSpeed does; it takes no memory."""
     name, params = section.get("type"), section.get("params") or {}
     problems += _unknown_keys("scheduler", section)
-    if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES.split()):
+    if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES):
         hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
         refused = f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's"
         problems.append(refused + hint)

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from ...ledger.units import MIB
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
+from ...runfile.program import Section
 from ...runfile.read import section, with_settings
 from ...runfile.resolve.resolve import resolve
 from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import load_text
 from ...tools.read import read as read_run
 from ...training.engines.deepspeed.options import OPTIONS
-from ..translation.arguments import tables
-from .auto import HiddenSize, auto_assumptions, auto_values
+from ..translation.arguments import Values, tables
+from .auto import ZERO, HiddenSize, auto_assumptions, auto_values
 from .batch import MICRO, STEPS, TRAIN, complete_batch
 from .checked_file import OLD_FORM, CheckedFile, quote
 from .keys import NVME
 from .names import CHECKPOINT_KEYS, ZERO_KEYS
 from .optimizer import optimizer, scheduler
 
-Source = str | Path | Mapping[str, Any]
-Section = dict[str, Any]
-ZERO = "zero_optimization"
+Source = str | Path | Values
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 MOST_BLOCK_SIZE = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors
@@ -140,9 +140,7 @@ def _section_settings(over: Section, section: str) -> Section:
 def _sizes(over: Section) -> Section:
     """The arguments num_gpus and model_ranks of `sections`, from settings."""
     hardware, sizes = _section_settings(over, "hardware"), _section_settings(over, "parallelism")
-    model_ranks = 1
-    for key in MODEL_PARALLEL_KEYS:
-        model_ranks *= _positive_int(sizes.get(key)) or 1
+    model_ranks = prod(_positive_int(sizes.get(key)) or 1 for key in MODEL_PARALLEL_KEYS)
     gpus = _positive_int(hardware.get("num_gpus"))
     if gpus is None and _positive_int(sizes.get("data_parallel_size")):
         gpus = model_ranks * sizes["data_parallel_size"]

@@ -7,26 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..reading.options import parsed_value
-from ..reading.reading import Limit, Reading
-from .tables import ScriptArguments
+from ..reading.reading import Reading
+from ..translation.arguments import Values, tables
+from .trainers import ScriptArguments
 
+TABLES = tables(__file__)
 # Names that scripts give to the model and to the length of a sequence.
-MODEL_NAMES = (
-    *("model_name", "model_id", "base_model", "model_path", "model", "pretrained_model"),
-    *("pretrained_model_name_or_path", "base_model_name_or_path", "base_model_path"),
-)
-LENGTH_NAMES = (
-    *("max_length", "max_seq_len", "seq_len", "seq_length", "sequence_length", "model_max_length"),
-    *("cutoff_len", "context_length", "max_len", "max_sequence_length", "block_size"),
-)
-OTHER_NAMES = {
-    **dict.fromkeys(("lora_rank", "rank"), "lora_r"),
-    **dict.fromkeys(("use_lora", "lora", "peft", "enable_lora"), "use_peft"),
-    **dict.fromkeys(("use_4bit", "load_4bit", "qlora", "use_qlora"), "load_in_4bit"),
-    **dict.fromkeys(("use_8bit", "load_8bit"), "load_in_8bit"),
-    **dict.fromkeys(("target_modules", "lora_targets", "lora_target"), "lora_target_modules"),
-    **dict.fromkeys(("attention", "attn", "attn_impl"), "attn_implementation"),
-}
+MODEL_NAMES: list[str] = TABLES["model_names"]
+LENGTH_NAMES: list[str] = TABLES["length_names"]
+OTHER_NAMES = {name: ours for ours, names in TABLES["other_names"].items() for name in names}
 # Names that say where data and results are, how long it trains, and what is logged.
 PLAIN = re.compile(
     r".*(data|file|dir|path|output|log|wandb|save|seed|epoch|lr|rate|decay|warmup|name|column"
@@ -69,7 +58,7 @@ def own_values(own: Mapping[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def known_names(own: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+def known_names(own: Values, table: Values) -> dict[str, Any]:
     """Own options that have a usual meaning, under the names of TRL's scripts."""
     found: dict[str, Any] = {}
     for name, value in own.items():
@@ -82,9 +71,7 @@ def known_names(own: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def add_own_limit(
-    reading: Reading, own: Mapping[str, Any], shown: Mapping[str, Any] | None, script: str
-) -> None:
+def add_own_limit(reading: Reading, own: Values, shown: Values | None, script: str) -> None:
     """Name the options whose meaning is not known, in one limit.
 
     - shown: the options that the script's text declares; None where it cannot be read. What the
@@ -100,13 +87,13 @@ def add_own_limit(
             unclear.append(f"--{name}")
             reading.keys[f"--{name}"] = "refused"
     if unclear:
-        why = f"{script}'s own, not read"
-        if shown is not None:
-            why = f"neither {script} nor its trainer declares it"
-        reading.limits.append(Limit(key=", ".join(unclear), why=why))
+        declared = f"neither {script} nor its trainer declares it"
+        reading.limit(
+            ", ".join(unclear), f"{script}'s own, not read" if shown is None else declared
+        )
 
 
-def add_dropped_limit(reading: Reading, values: Mapping[str, Any], script: str) -> None:
+def add_dropped_limit(reading: Reading, values: Values, script: str) -> None:
     """Name options of adapters that have no effect here, because nothing says that adapters are
     used: a script's own text would say it.
     """
@@ -120,4 +107,4 @@ def add_dropped_limit(reading: Reading, values: Mapping[str, Any], script: str) 
         names = ", ".join(f"--{name}" for name in dropped)
         why = f"whether {script} trains adapters is not shown; without them is estimated"
         fix = "say --use_peft, or have the script at hand"
-        reading.limits.append(Limit(key=names, why=f"{why}, {fix}", could="less"))
+        reading.limit(names, f"{why}, {fix}", "less")

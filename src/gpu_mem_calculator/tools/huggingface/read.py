@@ -1,8 +1,7 @@
 """Reads commands of trl, of transformers' examples and of a user's script, and their files.
 
-Which trainer a file of arguments is for: by the names that only one of them has.
-
-DeepSpeed-Chat's main.py: its own loop around DeepSpeed (DeepSpeedExamples 45b4b71).
+A file of arguments is for the trainer of which it has the most names. DeepSpeed-Chat's main.py is
+a loop of its own around DeepSpeed (DeepSpeedExamples 45b4b71).
 """
 
 from __future__ import annotations
@@ -21,24 +20,244 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax, parse_options
-from ..reading.reading import Limit, Reading
+from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
-from ..trainer_launch.launch import add_launch
-from ..trainer_launch.left_out import leave_out
-from ..translation.arguments import argument_table, argument_values, tables
-from ..translation.tools import TOOLS
+from ..trainer_launch.launch import add_launch, leave_out
+from ..translation.arguments import Values, argument_table, argument_values, tables
+from ..translation.tools import TOOLS, TRAINER
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
 from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
 from .sections import WHOLE, program_sections
-from .tables import NO_ARGUMENTS, ScriptArguments, renamed, script_arguments
-from .trainers import TRAINER, TRL, trainer_of_name
+from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_arguments, trainer_of_name
 
 SCRIPT, FLAG, TABLE, OWN = "main.py", "--deepspeed", "deepspeed_chat", Path(__file__).parent
 TITLE = "DeepSpeed-Chat"
+TABLES = tables(__file__)
 # Arguments that only a later step has, and how that step is named.
-LATER: dict[str, str] = tables(__file__)["later"]
+LATER: dict[str, str] = TABLES["later"]
 PRECISIONS = ("fp16", "bf16")
+MOST_NAMED = 3
+# Names of earlier releases that tell the trainer, as older.toml lists them.
+TELLING = {"max_seq_length": "trl.SFTTrainer", "reward_funcs": "trl.GRPOTrainer"}
+CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
+FILES = (".yaml", ".yml", ".json", ".toml")
+EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
+NAMED: Mapping[str, str] = TABLES["named"]  # options that name a file, and what it has
+
+
+def read_command(command: Command) -> Reading:
+    """What a command of trl or of a training script means."""
+    if command.program == "trl":
+        return _read_trl(command)
+    if is_deepspeed_chat(command):
+        return read_deepspeed_chat(command)
+    script = command.program
+    found = follow(command, {}) if script not in EXAMPLES else None
+    if found is not None:
+        return _read_own(command, found)
+    tool = trainer_of_name(script)
+    reading = _reading(tool or TRAINER)
+    if tool is None and script not in EXAMPLES:
+        reading.assumed.append(f"{script} uses {TRAINER}, because its name says no other")
+    values, loaded = _script_values(reading, command, tool or TRAINER)
+    _fill(reading, tool or TRAINER, values, command, loaded)
+    return reading
+
+
+def _read_trl(command: Command) -> Reading:
+    """`trl sft ...`: options of the script, and of accelerate launch (cli/commands/training.py)."""
+    name = command.words[1] if len(command.words) > 1 else ""
+    if name not in TRL:
+        hint = nearest(name, list(TRL)) or f"; it can be {', '.join(TRL)}"
+        raise InputError(f"trl {name} is not read{hint}".replace("  ", " "))
+    tool = TRL[name]
+    reading, arguments = _reading(tool), script_arguments(tool)
+    words, own = split_own(command.words[2:], arguments)
+    config = own.pop("config", None)
+    file = _file(command.files, config[0]) if config else {}
+    launch = _taken_launch(file, arguments)
+    values = _sorted(reading, arguments, file, "")
+    values |= _options(f"trl {name}", words, arguments, reading, command.files)
+    for key, value in own_values(own).items():
+        if _is_launch(key):
+            launch[key] = value
+        else:
+            known = [*arguments.table, *syntaxes()["accelerate"].names]
+            hint = nearest(key, known) or "; leave it out"
+            reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
+    _fill(reading, tool, values, _launched(command, launch, reading), None)
+    return reading
+
+
+def _read_own(command: Command, found: ScriptRecord) -> Reading:
+    """What a script does whose text can be read, with the options of its command."""
+    tool = tool_of(found, command)
+    reading, arguments = _reading(tool), script_arguments(tool)
+    reading.script = command.program
+    parsed, values = parses_arguments(found), {}
+    table = arguments if parsed else NO_ARGUMENTS
+    words, own = split_own(command.words[1:], table)
+    given = own_values(own)
+    if reads_config(found) and "config" in given:
+        file = _file(command.files, str(given.pop("config")))
+        given = {**_taken_own(file, arguments, found), **given}
+        values = _sorted(reading, arguments, file, "")
+    if parsed:
+        values |= _options(command.program, words, arguments, reading, command.files)
+    found = follow(command, {**given, **values}) or found
+    meant = script_means(found, tool, reading, {**given, **values})
+    add_own_limit(reading, given, found.options, command.program)
+    reading.run["model"] = meant.model
+    if meant.training:
+        reading.run["training"] = meant.training
+    _fill(reading, tool, meant.values, command, meant.loaded)
+    if meant.data:
+        reading.run["program"].setdefault("data", {}).update(meant.data)
+    if not reading.run["model"]:
+        del reading.run["model"]
+    return reading
+
+
+def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
+    """The values of a script's arguments, and what it gives to from_pretrained, by the usual
+    meaning of their names; its text cannot be read.
+    """
+    script, arguments = command.program, script_arguments(tool)
+    words, own = split_own(command.words[1:], arguments)
+    given, loaded = own_values(own), None
+    config = given.pop("config", None)
+    values = _sorted(reading, arguments, _file(command.files, str(config)), "") if config else {}
+    values |= _options(script, words, arguments, reading, command.files)
+    files = {name: given.pop(name) for name in NAMED if name in given}
+    values |= {NAMED[name]: command.files.data(str(one)) for name, one in files.items()}
+    values = {**known_names(given, arguments.table), **values}
+    if script in EXAMPLES:
+        loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
+        if values.get("block_size") is None:
+            values["block_size"] = WHOLE
+            reading.assumed.append("block_size is the longest sequence that the model takes")
+    add_own_limit(reading, given, None, script)
+    add_dropped_limit(reading, {**given, **values}, script)
+    return values, loaded
+
+
+def read_data(data: Values, files: NamedFiles) -> Reading:
+    """What a file of arguments means: of TrainingArguments, of TRL, or of Accelerate alone."""
+    command = Command(words=("train.py",), files=files)
+    if "distributed_type" in data:
+        settings = file_settings(data, "the file")
+        command = with_accelerate(command, LauncherOptions({}, ()), settings)
+        reading = _reading(TRAINER)
+        reading.assumed.append(f"{TRAINER} with its own defaults: Accelerate's file has no trainer")
+        _fill(reading, TRAINER, {}, command, None)
+        return reading
+    tool, why = file_trainer(data)
+    reading = _reading(tool)
+    reading.assumed.append(f"{tool}, {why}")
+    file, arguments = dict(data), script_arguments(tool)
+    if tool in TRL.values():
+        command = _launched(command, _taken_launch(file, arguments), reading)
+    _fill(reading, tool, _sorted(reading, arguments, file, ""), command, None)
+    return reading
+
+
+def file_trainer(data: Values) -> tuple[str, str]:
+    """The trainer, and how it was found."""
+    shared = argument_table(TOOLS[TRAINER].arguments)
+    found: dict[str, list[str]] = {}
+    for tool in TRL.values():
+        own = argument_table(TOOLS[tool].arguments).keys() - shared.keys()
+        found[tool] = [key for key in data if key in own]
+    for key, tool in TELLING.items():
+        if key in data:
+            found[tool].append(key)
+    best = max(found, key=lambda tool: len(found[tool]))
+    if not found[best]:
+        return TRAINER, "because no argument is TRL's own"
+    return best, f"because of {', '.join(found[best][:MOST_NAMED])}"
+
+
+def _taken_own(file: Section, arguments: ScriptArguments, found: ScriptRecord) -> Section:
+    """The keys of a file that the script's own classes declare, taken out of it."""
+    own = [key for key in file if key in found.options and key not in arguments.trainer]
+    return {key: file.pop(key) for key in own}
+
+
+def _reading(tool: str) -> Reading:
+    known = TOOLS.get(tool)
+    return Reading(tool=tool, version=known.version if known else "")
+
+
+def _taken_launch(file: Section, arguments: ScriptArguments) -> Section:
+    """The launcher's keys, taken out of a file; those that the trainer has, too, are its own."""
+    names = [key for key in file if _is_launch(key) and key not in arguments.table]
+    return {key: file.pop(key) for key in names}
+
+
+def _is_launch(name: str) -> bool:
+    return name == "accelerate_config" or name in syntaxes()["accelerate"].names
+
+
+def _launched(command: Command, launch: Section, reading: Reading) -> Command:
+    """The command under accelerate launch, with the options of `trl` that are the launcher's."""
+    name = launch.pop("accelerate_config", launch.pop("config_file", None))
+    settings: Section = {}
+    if isinstance(name, str):
+        known = tomllib.loads(CONFIGS.read_text(encoding="utf-8"))
+        data = known[name] if name in known else command.files.data(name, "--accelerate_config")
+        settings = file_settings(data, name)
+    words = []
+    for key, value in launch.items():
+        words += [f"--{key}"] if value is True else [f"--{key}", str(value)]
+    launched = with_accelerate(command, split_options("accelerate", words), settings)
+    reading.assumed += launched.assumed
+    return replace(launched, assumed=())
+
+
+def _file(files: NamedFiles, path: str) -> Section:
+    data = files.data(path, "--config")
+    if not isinstance(data, Mapping):
+        raise InputError(f"--config {path}: it is an object of arguments, not {quoted(data)}")
+    return dict(data)
+
+
+def _options(
+    title: str, words: list[str], arguments: ScriptArguments, reading: Reading, files: NamedFiles
+) -> Section:
+    """The values of options, those of a file that is named alone or by --config below them."""
+    found = parse_options(title, words, arguments.table, arguments.syntax)
+    values: Section = {}
+    for path in found.positional:
+        if path.endswith(FILES):
+            values |= _sorted(reading, arguments, _file(files, path), "")
+    return values | _sorted(reading, arguments, found.values, "--")
+
+
+def _sorted(reading: Reading, arguments: ScriptArguments, given: Values, prefix: str) -> Section:
+    new = {renamed().get(name, name): value for name, value in given.items()}
+    return sort_keys(reading, arguments.table, new, prefix)
+
+
+def _fill(
+    reading: Reading, tool: str, values: Section, command: Command, loaded: Section | None
+) -> None:
+    """The sections of the run: model, program, launch."""
+    deepspeed = values.pop("deepspeed", None)
+    program_sections(reading, tool, values, command.files, loaded=loaded)
+    arguments = script_arguments(tool).trainer
+    meant = argument_values(arguments, reading.run["program"]["args"])
+    if tool != TRAINER and meant["bf16"] is None:
+        meant["bf16"] = not meant["fp16"]
+    add_launch(reading, command, meant)
+    if isinstance(deepspeed, str) and reading.script and not command.files.exists(deepspeed):
+        why = "the file is not at hand; what DeepSpeed shards is not known, and left out"
+        reading.limit(f"deepspeed={deepspeed}", why)
+    elif deepspeed is not None:
+        named = isinstance(deepspeed, str)
+        data = command.files.data(deepspeed, "--deepspeed") if named else deepspeed
+        add_deepspeed_file(reading, data, meant)
+    leave_out(reading, meant)
 
 
 def is_deepspeed_chat(command: Command) -> bool:
@@ -105,240 +324,3 @@ def _engine(values: dict[str, Any]) -> dict[str, Any]:
         engine["offload_optimizer"] = "cpu"
         engine |= {"offload_param": "cpu"} if stage == 3 else {}
     return engine
-
-
-MOST_NAMED = 3
-# Names of earlier releases that tell the trainer, as older.toml lists them.
-TELLING = {"max_seq_length": "trl.SFTTrainer", "reward_funcs": "trl.GRPOTrainer"}
-
-
-def file_trainer(data: Mapping[str, Any]) -> tuple[str, str]:
-    """The trainer, and how it was found."""
-    shared = argument_table(TOOLS[TRAINER].arguments)
-    own = {
-        tool: argument_table(TOOLS[tool].arguments).keys() - shared.keys() for tool in TRL.values()
-    }
-    found = {tool: [key for key in data if key in names] for tool, names in own.items()}
-    for key, tool in TELLING.items():
-        if key in data:
-            found[tool].append(key)
-    best = max(found, key=lambda tool: len(found[tool]))
-    if not found[best]:
-        return TRAINER, "because no argument is TRL's own"
-    return best, f"because of {', '.join(found[best][:MOST_NAMED])}"
-
-
-Section = dict[str, Any]
-CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
-FILES = (".yaml", ".yml", ".json", ".toml")
-EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
-NAMED = ("peft_config", "lora_config", "adapter_config", "quantization_config")
-
-
-def read_command(command: Command) -> Reading:
-    """What a command of trl or of a training script means."""
-    if command.program == "trl":
-        return _read_trl(command)
-    if is_deepspeed_chat(command):
-        return read_deepspeed_chat(command)
-    script = command.program
-    found = follow(command, {}) if script not in EXAMPLES else None
-    if found is not None:
-        return _read_own(command, found)
-    tool = trainer_of_name(script)
-    reading = _reading(tool or TRAINER)
-    if tool is None and script not in EXAMPLES:
-        reading.assumed.append(f"{script} uses {TRAINER}, because its name says no other")
-    values, loaded = _script_values(reading, command, tool or TRAINER)
-    _fill(reading, tool or TRAINER, values, command, loaded)
-    return reading
-
-
-def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
-    """The values of a script's arguments, and what it gives to from_pretrained, by the usual
-    meaning of their names; its text cannot be read.
-    """
-    script, arguments = command.program, script_arguments(tool)
-    words, own = split_own(command.words[1:], arguments)
-    given, loaded = own_values(own), None
-    config = given.pop("config", None)
-    values = _sorted(reading, arguments, _file(command.files, str(config)), "") if config else {}
-    values |= _options(script, words, arguments, reading, command.files)
-    files = {name: given.pop(name) for name in NAMED if name in given}
-    values |= {_section(name): command.files.data(str(one)) for name, one in files.items()}
-    values = {**known_names(given, arguments.table), **values}
-    if script in EXAMPLES:
-        loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
-        if values.get("block_size") is None:
-            values["block_size"] = WHOLE
-            reading.assumed.append("block_size is the longest sequence that the model takes")
-    add_own_limit(reading, given, None, script)
-    add_dropped_limit(reading, {**given, **values}, script)
-    return values, loaded
-
-
-def _read_own(command: Command, found: ScriptRecord) -> Reading:
-    """What a script does whose text can be read, with the options of its command."""
-    tool = tool_of(found, command)
-    reading, arguments = _reading(tool), script_arguments(tool)
-    reading.script = command.program
-    parsed, values = parses_arguments(found), {}
-    table = arguments if parsed else NO_ARGUMENTS
-    words, own = split_own(command.words[1:], table)
-    given = own_values(own)
-    if reads_config(found) and "config" in given:
-        file = _file(command.files, str(given.pop("config")))
-        given = {**_taken_own(file, arguments, found), **given}
-        values = _sorted(reading, arguments, file, "")
-    if parsed:
-        values |= _options(command.program, words, arguments, reading, command.files)
-    found = follow(command, {**given, **values}) or found
-    meant = script_means(found, tool, reading, {**given, **values})
-    add_own_limit(reading, given, found.options, command.program)
-    reading.run["model"] = meant.model
-    if meant.training:
-        reading.run["training"] = meant.training
-    _fill(reading, tool, meant.values, command, meant.loaded)
-    if meant.data:
-        reading.run["program"].setdefault("data", {}).update(meant.data)
-    if not reading.run["model"]:
-        del reading.run["model"]
-    return reading
-
-
-def _taken_own(file: Section, arguments: ScriptArguments, found: ScriptRecord) -> Section:
-    """The keys of a file that the script's own classes declare, taken out of it."""
-    own = [key for key in file if key in found.options and key not in arguments.trainer]
-    return {key: file.pop(key) for key in own}
-
-
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
-    """What a file of arguments means: of TrainingArguments, of TRL, or of Accelerate alone."""
-    if "distributed_type" in data:
-        command = _file_command(files)
-        file = file_settings(data, "the file")
-        command = with_accelerate(command, LauncherOptions({}, ()), file)
-        reading = _reading(TRAINER)
-        reading.assumed.append(f"{TRAINER} with its own defaults: Accelerate's file has no trainer")
-        _fill(reading, TRAINER, {}, command, None)
-        return reading
-    tool, why = file_trainer(data)
-    reading = _reading(tool)
-    reading.assumed.append(f"{tool}, {why}")
-    command, file, arguments = _file_command(files), dict(data), script_arguments(tool)
-    if tool in TRL.values():
-        command = _launched(command, _taken_launch(file, arguments), reading)
-    _fill(reading, tool, _sorted(reading, arguments, file, ""), command, None)
-    return reading
-
-
-def _file_command(files: NamedFiles) -> Command:
-    """The command of a file that is read alone."""
-    return Command(words=("train.py",), files=files)
-
-
-def _reading(tool: str) -> Reading:
-    known = TOOLS.get(tool)
-    return Reading(tool=tool, version=known.version if known else "")
-
-
-def _section(name: str) -> str:
-    return "quantization_config" if name == "quantization_config" else "peft_config"
-
-
-def _read_trl(command: Command) -> Reading:
-    """`trl sft ...`: options of the script, and of accelerate launch (cli/commands/training.py)."""
-    name = command.words[1] if len(command.words) > 1 else ""
-    if name not in TRL:
-        hint = nearest(name, list(TRL)) or f"; it can be {', '.join(TRL)}"
-        raise InputError(f"trl {name} is not read{hint}".replace("  ", " "))
-    tool = TRL[name]
-    reading, arguments = _reading(tool), script_arguments(tool)
-    words, own = split_own(command.words[2:], arguments)
-    config = own.pop("config", None)
-    file = _file(command.files, config[0]) if config else {}
-    launch = _taken_launch(file, arguments)
-    values = _sorted(reading, arguments, file, "")
-    values |= _options(f"trl {name}", words, arguments, reading, command.files)
-    for key, value in own_values(own).items():
-        if _is_launch(key):
-            launch[key] = value
-        else:
-            known = [*arguments.table, *syntaxes()["accelerate"].names]
-            hint = nearest(key, known) or "; leave it out"
-            reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
-    _fill(reading, tool, values, _launched(command, launch, reading), None)
-    return reading
-
-
-def _taken_launch(file: Section, arguments: ScriptArguments) -> Section:
-    """The launcher's keys, taken out of a file; those that the trainer has, too, are its own."""
-    names = [key for key in file if _is_launch(key) and key not in arguments.table]
-    return {key: file.pop(key) for key in names}
-
-
-def _is_launch(name: str) -> bool:
-    return name == "accelerate_config" or name in syntaxes()["accelerate"].names
-
-
-def _launched(command: Command, launch: Section, reading: Reading) -> Command:
-    """The command under accelerate launch, with the options of `trl` that are the launcher's."""
-    name = launch.pop("accelerate_config", launch.pop("config_file", None))
-    settings: Section = {}
-    if isinstance(name, str):
-        known = tomllib.loads(CONFIGS.read_text(encoding="utf-8"))
-        data = known[name] if name in known else command.files.data(name, "--accelerate_config")
-        settings = file_settings(data, name)
-    words = []
-    for key, value in launch.items():
-        words += [f"--{key}"] if value is True else [f"--{key}", str(value)]
-    launched = with_accelerate(command, split_options("accelerate", words), settings)
-    reading.assumed += launched.assumed
-    return replace(launched, assumed=())
-
-
-def _file(files: NamedFiles, path: str) -> Section:
-    data = files.data(path, "--config")
-    if not isinstance(data, Mapping):
-        raise InputError(f"--config {path}: it is an object of arguments, not {quoted(data)}")
-    return dict(data)
-
-
-def _options(
-    title: str, words: list[str], arguments: ScriptArguments, reading: Reading, files: NamedFiles
-) -> Section:
-    """The values of options, those of a file that is named alone or by --config below them."""
-    found = parse_options(title, words, arguments.table, arguments.syntax)
-    values: Section = {}
-    for path in found.positional:
-        if path.endswith(FILES):
-            values |= _sorted(reading, arguments, _file(files, path), "")
-    return values | _sorted(reading, arguments, found.values, "--")
-
-
-def _sorted(
-    reading: Reading, arguments: ScriptArguments, given: Mapping[str, Any], prefix: str
-) -> Section:
-    new = {renamed().get(name, name): value for name, value in given.items()}
-    return sort_keys(reading, arguments.table, new, prefix)
-
-
-def _fill(
-    reading: Reading, tool: str, values: Section, command: Command, loaded: Section | None
-) -> None:
-    """The sections of the run: model, program, launch."""
-    deepspeed = values.pop("deepspeed", None)
-    program_sections(reading, tool, values, command.files, loaded=loaded)
-    arguments = script_arguments(tool).trainer
-    meant = argument_values(arguments, reading.run["program"]["args"])
-    if tool != TRAINER and meant["bf16"] is None:
-        meant["bf16"] = not meant["fp16"]
-    add_launch(reading, command, meant)
-    if isinstance(deepspeed, str) and reading.script and not command.files.exists(deepspeed):
-        why = "the file is not at hand; what DeepSpeed shards is not known, and left out"
-        reading.limits.append(Limit(key=f"deepspeed={deepspeed}", why=why))
-    elif deepspeed is not None:
-        named = isinstance(deepspeed, str)
-        data = command.files.data(deepspeed, "--deepspeed") if named else deepspeed
-        add_deepspeed_file(reading, data, meant)
-    leave_out(reading, meant)

@@ -1,7 +1,4 @@
-"""The model that a script trains: how it is loaded, adapted, quantized, cast and frozen.
-
-Adapters and quantization that a script asks for.
-"""
+"""The model that a script trains: how it is loaded, adapted, quantized, cast and frozen."""
 
 from __future__ import annotations
 
@@ -11,77 +8,18 @@ from typing import Any
 from msgspec import Struct, field
 
 from ..reading.keys import sort_keys
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..script.rows import row
-from ..script.values import UNKNOWN, Thing, plain
-from ..trainer.adapters import TABLE as PEFT
+from ..script.values import UNKNOWN, Thing, plain, value_of
+from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table
-from .script_rows import freed, honoured, limited, name
+from .script_rows import computed, freed, honoured, known_row, limited, listed, name
 
-COMPUTED = "the script computes it when it runs"
-
-
-def quantize(quantization: Thing, reading: Reading) -> Section:
-    """BitsAndBytesConfig: the fields that the text shows."""
-    hidden = [key for key, value in quantization.values.items() if not plain(value)]
-    shown = {key: value for key, value in quantization.values.items() if plain(value)}
-    honoured(reading, quantization.line, "BitsAndBytesConfig")
-    for key in shown:
-        honoured(
-            reading, quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})"
-        )
-    for key in hidden:
-        line, what = quantization.lines.get(key, quantization.line), f"BitsAndBytesConfig({key})"
-        limited(reading, line, what, f"{COMPUTED}, so the default is taken")
-    return {key: value for key, value in shown.items() if value is not None}
-
-
-def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section | None:
-    """LoraConfig; other methods are named. None where nothing is adapted, or it is not shown."""
-    if peft is None:
-        return None
-    if not isinstance(peft, Thing) or peft.kind != "peft":
-        line = trainer.line if trainer is not None else 0
-        limited(reading, line, "peft_config", "the adapter's configuration is not shown")
-        return None
-    if peft.name != "LoraConfig":
-        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
-        limited(reading, peft.line, peft.name, why)
-        return {}
-    honoured(reading, peft.line, "LoraConfig")
-    table, kept = argument_table(PEFT), Section()
-    for key, value in peft.values.items():
-        if key == "target_modules" and isinstance(value, list) and _linear(value):
-            value = "all-linear"
-        line = peft.lines.get(key, peft.line)
-        word = "r" if key == "[0]" else key
-        if word not in table:
-            limited(reading, line, f"LoraConfig({word})", "not understood")
-        elif plain(value):
-            prefix = f"{reading.script}:{line} LoraConfig."
-            kept |= sort_keys(reading, table, {word: _listed(value)}, prefix)
-        elif table[word].effect == "free":
-            freed(reading, line, f"LoraConfig({word})")
-        else:
-            why = f"{COMPUTED}, so the default is taken"
-            limited(reading, line, f"LoraConfig({word})", why)
-    return kept
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _linear(value: list[Any]) -> bool:
-    """Whether a list has the names of all linear layers, as a loop over modules gathers them."""
-    return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)
-
-
-Section = dict[str, Any]
 DTYPES = ("dtype", "torch_dtype")
 LOADED = (*DTYPES, "attn_implementation", "device_map")
 QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
+CONFIGURED = ("quantization", "config")  # what configures a model
 HEADS = re.compile(
     r"\w*For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)"
 )
@@ -89,22 +27,29 @@ EXTRA_ROWS = 1024  # of an embedding beyond a tokenizer's tokens, or added to it
 # Those rows of two tables, 16,384 wide, at 18 bytes in training, and their logits of 32,768 tokens.
 EXTRA_BYTES = EXTRA_ROWS * (2 * 16_384 * 18 + 32_768 * 14)
 STATES = "gradients+optimizer_states+activations"
+PLAIN_NUMBERS = ("vocab_size", "tie_word_embeddings")
 
 
-class ModelSections(Struct, kw_only=True):
-    """What a model means: arguments, from_pretrained's, keys of `training` and of `model`."""
+class PassedOn(Struct, kw_only=True):
+    """What a script hands to its trainer.
+
+    - `values`: arguments by their names in TRL's scripts
+    - `loaded`: what the script loads the model with; None where the trainer loads it
+    - `training`, `model`, `data`: keys that the script's lines mean
+    """
 
     values: Section = field(default_factory=dict)
     loaded: Section | None = None
     training: Section = field(default_factory=dict)
     model: Section = field(default_factory=dict)
+    data: Section = field(default_factory=dict)
 
 
 def model_sections(
     found: ScriptRecord, trainer: Thing | None, model: Any, reading: Reading
-) -> ModelSections:
+) -> PassedOn:
     """The sections of the model that a trainer or a loop trains."""
-    result = ModelSections()
+    result = PassedOn()
     if isinstance(model, str):
         result.values["model_name_or_path"] = model
     elif isinstance(model, Thing) and model.kind == "model":
@@ -118,8 +63,7 @@ def model_sections(
     elif not isinstance(model, Thing) and (trainer is not None or model is not None):
         line = trainer.line if trainer is not None else 0
         limited(reading, line, "model", "the script makes it where the text cannot be followed")
-    peft = trainer.values.get("peft_config") if trainer is not None else None
-    peft = peft or (model.values.get("peft") if isinstance(model, Thing) else None)
+    peft = value_of(trainer, "peft_config") or value_of(model, "peft")
     adapters = peft_section(peft, trainer, reading)
     if adapters is not None:
         result.values["peft_config"] = adapters
@@ -128,19 +72,19 @@ def model_sections(
     return result
 
 
-def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
+def _load(model: Thing, result: PassedOn, reading: Reading) -> None:
     """from_pretrained: the name, and every argument."""
     source, config = model.values.get("source", UNKNOWN), model.values.get("config")
     if isinstance(source, str):
         result.values["model_name_or_path"] = source
-        for line in {model.line, model.lines.get("source", model.line)}:
+        for line in {model.line, model.line_of("source")}:
             honoured(reading, line, f"{model.name}({source})")
     elif model.values.get("own"):
         why = "a module of the script's own, whose tensors the text does not show"
         limited(reading, model.line, str(model.values["own"]), why)
     elif not (isinstance(config, Thing) and model.values.get("new")):
         limited(reading, model.line, f"{model.name}(...)", "which model is not shown")
-        line = model.lines.get("source", model.line)
+        line = model.line_of("source")
         reading.keys.setdefault(name(reading, line, "the model's name"), "refused")
     if model.values.get("new"):
         honoured(reading, model.line, model.name)
@@ -154,9 +98,9 @@ def _load(model: Thing, result: ModelSections, reading: Reading) -> None:
         _argument(key, model.values.get(key), model, result, reading)
 
 
-def _argument(key: str, value: Any, model: Thing, result: ModelSections, reading: Reading) -> None:
+def _argument(key: str, value: Any, model: Thing, result: PassedOn, reading: Reading) -> None:
     """One argument of from_pretrained."""
-    line, what = model.lines.get(key, model.line), f"{model.name}({key})"
+    line, what = model.line_of(key), f"{model.name}({key})"
     assert result.loaded is not None
     if key == "config" or value is None or (key in QUANTIZED and value is False):
         honoured(reading, line, what)
@@ -172,32 +116,23 @@ def _argument(key: str, value: Any, model: Thing, result: ModelSections, reading
         result.loaded["attn_implementation"] = "flash_attention_2"
         honoured(reading, line, what)
     elif key in LOADED:
-        word = "dtype" if key in DTYPES else key
-        if key == "device_map" and not plain(value):
-            result.loaded[word] = "auto"  # where on the GPUs does not matter for one of them
-            honoured(reading, line, what)
-        elif not plain(value):
-            limited(reading, line, what, f"{COMPUTED}, so the default is taken")
-        else:
-            result.loaded[word] = value
-            honoured(reading, line, what)
+        if not plain(value) and key != "device_map":
+            computed(reading, line, what)
+            return
+        # where on the GPUs does not matter for one of them
+        result.loaded["dtype" if key in DTYPES else key] = value if plain(value) else "auto"
+        honoured(reading, line, what)
     else:
-        _account(row("load", key), line, what, value, reading)
+        if value in (None, False):
+            freed(reading, line, what)
+        elif not known_row(reading, row("load", key), line, what):
+            limited(reading, line, what, "not understood")
 
 
-def _account(known: Any, line: int, what: str, value: Any, reading: Reading) -> None:
-    if (known is not None and known.effect == "free") or value in (None, False):
-        freed(reading, line, what)
-    elif known is not None:
-        limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
-    else:
-        limited(reading, line, what, "not understood")
-
-
-def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading) -> None:
+def _shape(config: Thing, model: Thing, result: PassedOn, reading: Reading) -> None:
     """A configuration: of a model by its name, changed; or of the script's own numbers."""
     for key in config.values:
-        honoured(reading, config.lines.get(key, config.line), f"{config.name}({key})")
+        honoured(reading, config.line_of(key), f"{config.name}({key})")
     kept = {
         key: value
         for key, value in config.values.items()
@@ -210,8 +145,7 @@ def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading)
     if config.values.get("attn_implementation") and result.loaded is not None:
         result.loaded["attn_implementation"] = config.values["attn_implementation"]
     if hidden:
-        what = f"{config.name}({', '.join(hidden)})"
-        limited(reading, config.line, what, f"{COMPUTED}, so the default is taken")
+        computed(reading, config.line, f"{config.name}({', '.join(hidden)})")
     if isinstance(config.values.get("source"), str):
         unknown = [key for key in shown if key not in PLAIN_NUMBERS]
         if unknown:
@@ -224,10 +158,7 @@ def _shape(config: Thing, model: Thing, result: ModelSections, reading: Reading)
         honoured(reading, config.line, config.name)
 
 
-PLAIN_NUMBERS = ("vocab_size", "tie_word_embeddings")
-
-
-def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
+def _change(model: Thing, result: PassedOn, reading: Reading) -> None:
     """What later lines do to the model."""
     values = model.values
     quantization = values.get("quantization")
@@ -264,7 +195,7 @@ def _change(model: Thing, result: ModelSections, reading: Reading) -> None:
 
 def _gradients(model: Thing, trainer: Thing | None, reading: Reading) -> None:
     """Which weights are trained: freezing can only save; with adapters the base is frozen."""
-    later = trainer.values.get("peft_config") if trainer is not None else None
+    later = value_of(trainer, "peft_config")
     adapted = model.values.get("peft") is not None or isinstance(later, Thing)
     frozen = False
     for line, what, value, had_peft in model.values.get("gradients", ()):
@@ -290,9 +221,7 @@ def _unused(
     found: ScriptRecord, trainer: Thing | None, peft: Any, model: Any, reading: Reading
 ) -> None:
     """Configurations that the script makes, and that this run does not use."""
-    values = model.values if isinstance(model, Thing) else {}
-    arguments = trainer.values.get("args") if trainer is not None else None
-    used = (peft, arguments, values.get("quantization"), values.get("config"))
+    used = (peft, value_of(trainer, "args"), *(value_of(model, key) for key in CONFIGURED))
     for one in found.things:
         if one.kind in ("peft", "quantization", "arguments") and one not in used:
             for line in {one.line, *one.lines.values()}:
@@ -301,12 +230,11 @@ def _unused(
 
 def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Reading) -> None:
     """Models beside the one that is trained."""
-    reference = trainer.values.get("ref_model") if trainer is not None else None
-    values = model.values if isinstance(model, Thing) else {}
+    reference = value_of(trainer, "ref_model")
     place = found.things.index(trainer) if trainer in found.things else len(found.things)
     for index, one in enumerate(found.things):
         if one.kind == "model" and one is reference:
-            _load(one, ModelSections(), reading)
+            _load(one, PassedOn(), reading)
         if one.kind != "model" or one is model or one is reference:
             continue
         what = f"{one.name}({one.values.get('source')})" if one.values.get("source") else one.name
@@ -317,8 +245,56 @@ def _others(found: ScriptRecord, trainer: Thing | None, model: Any, reading: Rea
             continue
         else:
             when = "after training" if index > place else "beside the one that is trained"
-            source = values.get("source", UNKNOWN)
+            source = value_of(model, "source")
             same = isinstance(source, str) and one.values.get("source") == source
             why = f"another model, {when}, is not counted"
             adds = "4*weights" if same else True
             limited(reading, one.line, what, why, adds=adds, saves=False)
+
+
+def quantize(quantization: Thing, reading: Reading) -> Section:
+    """BitsAndBytesConfig: the fields that the text shows."""
+    hidden = [key for key, value in quantization.values.items() if not plain(value)]
+    shown = {key: value for key, value in quantization.values.items() if plain(value)}
+    honoured(reading, quantization.line, "BitsAndBytesConfig")
+    for key in shown:
+        honoured(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
+    for key in hidden:
+        computed(reading, quantization.line_of(key), f"BitsAndBytesConfig({key})")
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section | None:
+    """LoraConfig; other methods are named. None where nothing is adapted, or it is not shown."""
+    if peft is None:
+        return None
+    if not isinstance(peft, Thing) or peft.kind != "peft":
+        line = trainer.line if trainer is not None else 0
+        limited(reading, line, "peft_config", "the adapter's configuration is not shown")
+        return None
+    if peft.name != "LoraConfig":
+        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
+        limited(reading, peft.line, peft.name, why)
+        return {}
+    honoured(reading, peft.line, "LoraConfig")
+    table, kept = argument_table(PEFT), Section()
+    for key, value in peft.values.items():
+        if key == "target_modules" and isinstance(value, list) and _linear(value):
+            value = "all-linear"
+        line = peft.line_of(key)
+        word = "r" if key == "[0]" else key
+        if word not in table:
+            limited(reading, line, f"LoraConfig({word})", "not understood")
+        elif plain(value):
+            prefix = f"{reading.script}:{line} LoraConfig."
+            kept |= sort_keys(reading, table, {word: listed(value)}, prefix)
+        elif table[word].effect == "free":
+            freed(reading, line, f"LoraConfig({word})")
+        else:
+            computed(reading, line, f"LoraConfig({word})")
+    return kept
+
+
+def _linear(value: list[Any]) -> bool:
+    """Whether a list has the names of all linear layers, as a loop over modules gathers them."""
+    return bool(value) and all(isinstance(one, Thing) and one.kind == "linear" for one in value)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ..reading.reading import Could, Effect, Limit, Reading
 from ..script.origins import declared_lines, origins
 from ..script.record import HONOURED, LIMIT, UNCLEAR, ScriptRecord
+from ..script.rows import Row
 
 LINE = re.compile(r":(\d+) ")
 MOST_NAMES = 6
 CONDITION = "the text does not show whether it is so; its lines are taken as done"
+
+
+def listed(value: Any) -> Any:
+    """A tuple of a script as a file has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def account_lines(found: ScriptRecord, reading: Reading) -> None:
@@ -57,6 +64,25 @@ def limited(
     could: Could = "either" if adds and saves else "more" if adds else "less"
     more, less = (None if bound in (True, False) else bound for bound in (adds, saves))
     reading.limits.append(Limit(key=key, why=why, could=could, adds=more, saves=less))
+
+
+def computed(
+    reading: Reading, line: int, what: str, *, adds: bool | str = True, saves: bool | str = True
+) -> None:
+    """An argument whose value only a run of the script would show; bounds as in `limited`."""
+    why = "the script computes it when it runs, so the default is taken"
+    limited(reading, line, what, why, adds=adds, saves=saves)
+
+
+def known_row(reading: Reading, known: Row | None, line: int, what: str) -> bool:
+    """Something that the table of scripts has, as its row says; False where it has none."""
+    if known is None:
+        return False
+    if known.effect == "free":
+        freed(reading, line, what)
+    else:
+        limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
+    return True
 
 
 def honoured(reading: Reading, line: int, what: str) -> None:

@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..reading.keys import sort_keys
-from ..reading.reading import Reading
+from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..script.rows import row
 from ..script.values import UNKNOWN, Imported, ScriptClass, ScriptFunction, Thing, plain
-from ..translation.arguments import tables
-from .script_rows import freed, honoured, limited, name
-from .tables import renamed, script_arguments
-from .trainers import CLASSES, OTHERS, TRAINER
+from ..translation.arguments import Values, tables
+from ..translation.tools import TRAINER
+from .script_rows import freed, honoured, known_row, limited, name
+from .trainers import CLASSES, OTHERS, renamed, script_arguments
 
-Section = dict[str, Any]
 ELSEWHERE = ("model", "args", "peft_config", "path", "class", "trained", "evaluates", "ref_model")
 # torch's and bitsandbytes' optimizers, and the values of `optim` that make the same.
-OPTIM: Mapping[str, str] = tables(__file__)["optim"]
+TABLES = tables(__file__)
+OPTIM: Mapping[str, str] = TABLES["optim"]
 LOSSES = ("compute_loss", "training_step")
+# Methods of transformers' or TRL's trainers that work on tensors.
+METHODS: list[str] = TABLES["methods"]
 
 
 def trainer_values(found: ScriptRecord, trainer: Thing, tool: str, reading: Reading) -> Section:
@@ -31,7 +33,7 @@ def trainer_values(found: ScriptRecord, trainer: Thing, tool: str, reading: Read
     for line in {trainer.line, *(trainer.lines.get(key, 0) for key in own)} - {0}:
         honoured(reading, line, trainer.name)
     for key, value in trainer.values.items():
-        line = trainer.lines.get(key, trainer.line)
+        line = trainer.line_of(key)
         if key in ELSEWHERE or key.startswith("["):
             continue
         if key == "optimizers":
@@ -60,16 +62,13 @@ def trainer_values(found: ScriptRecord, trainer: Thing, tool: str, reading: Read
 
 
 def _keyword(
-    reading: Reading, trainer: Thing, key: str, value: Any, line: int, table: Mapping[str, Any]
+    reading: Reading, trainer: Thing, key: str, value: Any, line: int, table: Values
 ) -> Section:
     """A keyword of a trainer: its own, or an argument that earlier releases took there."""
-    known = row("trainer keyword", key)
     what = f"{trainer.name}({key})"
-    if known is not None and known.effect == "free":
-        freed(reading, line, what)
-    elif known is not None:
-        limited(reading, line, what, known.why, adds=known.adds, saves=known.saves)
-    elif renamed().get(key, key) in table:
+    if known_row(reading, row("trainer keyword", key), line, what):
+        return {}
+    if renamed().get(key, key) in table:
         if plain(value):
             prefix = f"{name(reading, line, trainer.name)}."
             return sort_keys(reading, table, {renamed().get(key, key): value}, prefix)
@@ -87,24 +86,15 @@ def optimizer_values(reading: Reading, value: Any, line: int) -> Section:
     if not isinstance(one, Thing) or one.kind != "optimizer":
         limited(reading, line, "optimizers", "the optimizer is not shown")
         return {}
-    found = optim_of(one)
-    if found is None:
-        why = f"{one.name.rpartition('.')[2]} is not one of the optimizers that are modelled"
-        limited(reading, one.line, one.name.rpartition(".")[2], why)
+    last = one.name.rpartition(".")[2]
+    if last == "AdamW" and one.values.get("fused") is True:
+        return {"optim": "adamw_torch_fused"}
+    if last not in OPTIM:
+        why = f"{last} is not one of the optimizers that are modelled"
+        limited(reading, one.line, last, why)
         return {}
-    return {"optim": found} | ({"optim_args": "momentum=0.9"} if _momentum(one) else {})
-
-
-def optim_of(optimizer: Thing) -> str | None:
-    """The value of transformers' `optim` that makes an optimizer; None where there is none."""
-    last = optimizer.name.rpartition(".")[2]
-    if last == "AdamW" and optimizer.values.get("fused") is True:
-        return "adamw_torch_fused"
-    return OPTIM.get(last)
-
-
-def _momentum(optimizer: Thing) -> bool:
-    return optimizer.name.endswith("SGD") and bool(optimizer.values.get("momentum"))
+    momentum = last == "SGD" and one.values.get("momentum")
+    return {"optim": OPTIM[last]} | ({"optim_args": "momentum=0.9"} if momentum else {})
 
 
 def _collator(reading: Reading, value: Any, line: int, trainer: str) -> None:
@@ -166,17 +156,14 @@ def _replaced(reading: Reading, trainer: Thing) -> None:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         what = f"{made.name}.{node.name}"
-        known = row("trainer method", node.name)
         if node.name in LOSSES and not _has_own_loss(node):
             freed(reading, node.lineno, f"{what}: the model's own loss")
-        elif known is not None and known.effect == "free":
-            freed(reading, node.lineno, what)
-        elif known is not None:
-            limited(reading, node.lineno, what, known.why, adds=known.adds, saves=known.saves)
+        elif known_row(reading, row("trainer method", node.name), node.lineno, what):
+            continue
         elif node.name in LOSSES:
             why = "a loss of one's own may keep other tensors than the model's"
             limited(reading, node.lineno, what, why)
-        elif node.name.startswith("__") or not _is_trainers(node.name):
+        elif node.name.startswith("__") or node.name not in METHODS:
             freed(reading, node.lineno, what)
         else:
             limited(reading, node.lineno, what, "the trainer's own method is replaced")
@@ -187,18 +174,3 @@ def _has_own_loss(node: ast.AST) -> bool:
     words = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
     words |= {str(one.value) for one in ast.walk(node) if isinstance(one, ast.Constant)}
     return "logits" in words
-
-
-def _is_trainers(method: str) -> bool:
-    """Whether transformers' or TRL's trainer has a method of this name that works on tensors."""
-    return method in (
-        *(
-            "create_optimizer",
-            "create_optimizer_and_scheduler",
-            "prediction_step",
-            "_prepare_inputs",
-        ),
-        *("_inner_training_loop", "evaluation_loop", "get_batch_samples", "_wrap_model"),
-        *("concatenated_forward", "get_batch_loss_metrics", "_generate_and_score_completions"),
-        *("compute_loss_context_manager", "autocast_smart_context_manager", "dpo_loss", "backward"),
-    )

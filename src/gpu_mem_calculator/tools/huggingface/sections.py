@@ -5,35 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from ...runfile.text.errors import InputError, quoted
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Limit, Reading
-from ..trainer.adapters import TABLE as PEFT
+from ..reading.reading import Reading, Section
+from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table, tables
-from .tables import script_arguments
-from .trainers import TRAINER
+from ..translation.tools import ONLINE, TRAINER
+from .trainers import script_arguments
 
-Section = dict[str, Any]
-ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")
 PROMPT = 512  # tokens to which TRL 0.24.0 cut prompts (trainer/grpo_config.py max_prompt_length)
 WHOLE = "whole"  # a sequence as long as the model takes
 LENGTH = 1024  # tokens of a sequence where nothing says how long it is
+ROWS = tables(__file__)
 # Arguments of LoraConfig by those of ModelConfig (trainer/utils.py get_peft_config).
-LORA: dict[str, str] = tables(__file__)["lora"]
-LORA_USUAL = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "lora_task_type": "CAUSAL_LM"}
+LORA: dict[str, str] = ROWS["lora"]
+LORA_USUAL: dict[str, Any] = ROWS["lora_usual"]
 # Kernels of the hub that are FlashAttention (transformers 5.17.0 integrations/hub_kernels.py).
-KERNELS = {
-    **dict.fromkeys(
-        ("kernels-community/flash-attn", "kernels-community/flash-attn2"), "flash_attention_2"
-    ),
-    **dict.fromkeys(
-        ("kernels-community/flash-attn3", "kernels-community/vllm-flash-attn3"), "flash_attention_3"
-    ),
-}
+KERNELS: dict[str, str] = ROWS["kernels"]
 TABLES = ("lm_head", "embed_tokens", "embed_out", "wte")  # the vocabulary's own
+SETTLE = "--set program.data.seq_len=TOKENS"  # how a user says the length of a sequence
 # Arguments that may name a file.
 IN_FILES = ("fsdp_config", "accelerator_config", "liger_kernel_config", "model_init_kwargs")
 
@@ -101,9 +92,8 @@ def _add_model(reading: Reading, values: Section, files: NamedFiles) -> None:
 
 def _add_loading(program: Section, values: Section, tool: str, loaded: Section | None) -> None:
     """The dtype and the attention: of the trainer that loads the model, or of the script."""
-    given = {
-        key: values[key] for key in ("dtype", "attn_implementation") if values.get(key) is not None
-    }
+    keys = ("dtype", "attn_implementation")
+    given = {key: values[key] for key in keys if values.get(key) is not None}
     attention = str(given.get("attn_implementation"))
     if attention in KERNELS:
         given["attn_implementation"] = KERNELS[attention]
@@ -124,11 +114,8 @@ def _add_peft(reading: Reading, program: Section, values: Section) -> None:
     if isinstance(config, Mapping):
         given = dict(config)
     elif values.get("use_peft"):
-        given = {
-            name: values.get(argument, LORA_USUAL.get(argument))
-            for argument, name in LORA.items()
-            if values.get(argument, LORA_USUAL.get(argument)) is not None
-        }
+        chosen = {**LORA_USUAL, **values}
+        given = {n: chosen[one] for one, n in LORA.items() if chosen.get(one) is not None}
         targets = given.get("target_modules")
         if isinstance(targets, list) and len(targets) == 1:
             given["target_modules"] = targets[0]
@@ -157,16 +144,15 @@ def _leave_out_tables(reading: Reading, given: Section) -> None:
         key = f"target_modules {', '.join(tables)}"
         # Whole logits and their gradients in fp32 instead of tiles, the adapter's own output, and
         # the adapter's states: 16 bytes of r (hidden + vocabulary), less than 2 bytes of a weight.
-        bound = "24*logits+2*weights"
-        reading.limits.append(Limit(key=key, why=why, could="more", adds=bound))
+        reading.limit(key, why, "more", adds="24*logits+2*weights")
 
 
 def _add_quantization(program: Section, values: Section) -> None:
     """BitsAndBytesConfig, as TRL's scripts make it (trainer/utils.py get_quantization_config)."""
     config = values.get("quantization_config")
     if isinstance(config, Mapping):
-        known = {key: value for key, value in config.items() if key not in ("quant_method",)}
-        program["quantization"] = {k: v for k, v in known.items() if not k.startswith("_")}
+        own = {k: v for k, v in config.items() if k != "quant_method" and not k.startswith("_")}
+        program["quantization"] = own
     elif values.get("load_in_4bit"):
         dtype = values.get("dtype") or "float32"
         quantization = {
@@ -187,8 +173,7 @@ def _add_data(reading: Reading, program: Section, values: Section, tool: str) ->
         prompt = values.get("max_prompt_length")
         if prompt is None:
             prompt = PROMPT
-            sentence = f"prompts of {PROMPT} tokens; say program.data.prompt otherwise"
-            reading.assumed.append(sentence)
+            reading.assumed.append(f"prompts of {PROMPT} tokens; say program.data.prompt otherwise")
         program["data"] = {"prompt": prompt}
     elif tool == TRAINER:
         length = values.get("block_size") or values.get("max_seq_length")
@@ -200,8 +185,7 @@ def _add_data(reading: Reading, program: Section, values: Section, tool: str) ->
         length = min(LENGTH, most) if isinstance(most, int) else LENGTH
         program["data"] = {"seq_len": length}
         why = f"the command does not say it; {length} tokens are assumed"
-        settle = "--set program.data.seq_len=TOKENS"
-        limit = Limit(key="length of a sequence", why=why, settle=settle)
+        bound: dict[str, Any] = {"settle": SETTLE}
         if most == length:  # the model has no more positions
-            limit = replace(limit, could="less", saves="activations")
-        reading.limits.append(limit)
+            bound |= {"could": "less", "saves": "activations"}
+        reading.limit("length of a sequence", why, **bound)

@@ -4,15 +4,11 @@ lightning 2.6.6 pytorch/loops/optimization/automatic.py Closure: forward, then z
 backward, so that the last step's gradients are alive in forward. The module does not turn off the
 model's KV cache, as transformers' Trainer does.
 
-Lightning's strategies as engine keys, with Lightning's own defaults.
-
-lightning 2.6.6 pytorch/strategies: ddp.py, fsdp.py, deepspeed.py. A strategy is its name, or
-{"name": "fsdp", "auto_wrap_policy": [...]} with arguments of its class.
-
-Lightning's precision names as keys of a run file (lightning 2.6.6 pytorch/plugins/precision).
-
-amp.py: *-mixed runs forward under autocast without its cache of casts. half.py: *-true casts the
-whole module. precision.py: 32-true leaves the weights as they were loaded.
+- strategies (pytorch/strategies ddp.py, fsdp.py, deepspeed.py): a name, or {"name": "fsdp",
+  "auto_wrap_policy": [...]} with arguments of its class, whose defaults are Lightning's own
+- precision (pytorch/plugins/precision): *-mixed runs forward under autocast without its cache of
+  casts (amp.py), *-true casts the whole module (half.py), 32-true leaves the weights as they were
+  loaded (precision.py)
 """
 
 from __future__ import annotations
@@ -22,9 +18,8 @@ from typing import Any
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.launch import first_device
-from ..trainer.loading import add_adapters, add_attention
-from ..trainer.precision import dtype_word
-from ..translation.arguments import tables
+from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, name_strangers
+from ..translation.arguments import Values, filled, tables
 
 # fabric/plugins/precision/utils.py: other spellings.
 ALIASES = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
@@ -32,6 +27,58 @@ MIXED = {"16-mixed": "float16", "bf16-mixed": "bfloat16"}
 TRUE = {"16-true": "fp16_pure", "bf16-true": "bf16_pure"}
 PURE = {"float32": "fp32", "bfloat16": "bf16_pure", "float16": "fp16_pure"}
 NAMES = (*MIXED, *TRUE, "32-true")
+TABLES = tables(__file__)
+AUTO = ("auto", "ddp")
+# deepspeed.py __init__: defaults that are not DeepSpeed's own.
+DEEPSPEED: dict[str, Any] = TABLES["deepspeed"]
+STAGES = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
+FSDP_KEYS: dict[str, Any] = TABLES["fsdp_keys"]
+REDUCE = {"16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16", "bf16-true": "bf16"}
+
+
+def translate(program: Program, values: Values, setup: Setup) -> Translation:
+    """The keys of a module that returns its model's own loss and steps with torch's AdamW."""
+    result = Translation()
+    training = result.training
+    training["batch_size"] = values["batch_size"]
+    training["gradient_accumulation_steps"] = values["accumulate_grad_batches"]
+    training["optimizer"] = "adamw"
+    fused = "fused" if values["fused"] else ""
+    training |= filled(optimizer_implementation=fused, seq_len=program.data.get("seq_len"))
+    training["zero_grad"] = "before_backward"
+    _add_memory_savers(program, values, training)
+    dtype = load_dtype(program.load, setup, result, "use_cache")
+    add_keys(result, precision_keys(values["precision"], dtype, program.peft is not None))
+    add_attention(program.load, result)
+    _add_clipping(values, result)
+    add_adapters(program, result, prepared=True)
+    result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
+    add_strategy(values, setup, result)
+    return result
+
+
+def _add_memory_savers(program: Program, values: Values, training: Section) -> None:
+    """Checkpointing; without it, the KV cache that a model makes unless `use_cache` is off
+    (transformers 5.17.0 modeling_llama.py LlamaModel.forward).
+    """
+    if values["gradient_checkpointing"]:
+        training["activation_checkpointing"] = "full"
+    elif program.load.get("use_cache", True):
+        training["use_cache"] = True
+
+
+def _add_clipping(values: Values, result: Translation) -> None:
+    """Gradient clipping by norm; by value it works in place (torch nn/utils/clip_grad.py).
+
+    Not with a fused optimizer that unscales gradients itself (plugins/precision/amp.py
+    clip_gradients).
+    """
+    clip = values["gradient_clip_val"] or 0
+    by_value = values["gradient_clip_algorithm"] == "value"
+    result.training["gradient_clipping"] = 0 if by_value else clip
+    if clip and values["fused"] and precision_name(values["precision"]) == "16-mixed":
+        rule = "Lightning does not clip gradients for a fused optimizer under 16-mixed"
+        result.problems.append(f"program.args.gradient_clip_val={clip}: {rule}; leave one out")
 
 
 def precision_name(value: Any) -> str:
@@ -62,16 +109,7 @@ def precision_keys(value: Any, dtype: str, adapters: bool) -> dict[str, Any] | s
     return {"precision": PURE[dtype], "autocast": True, "autocast_cache": False}
 
 
-TABLES = tables(__file__)
-AUTO = ("auto", "ddp")
-# deepspeed.py __init__: defaults that are not DeepSpeed's own.
-DEEPSPEED: dict[str, Any] = TABLES["deepspeed"]
-STAGES = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
-FSDP_KEYS: dict[str, Any] = TABLES["fsdp_keys"]
-REDUCE = {"16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16", "bf16-true": "bf16"}
-
-
-def add_strategy(values: Mapping[str, Any], setup: Setup, result: Translation) -> None:
+def add_strategy(values: Values, setup: Setup, result: Translation) -> None:
     """Add the engine; every strategy that is not modelled is a problem."""
     given = values["strategy"]
     options = dict(given) if isinstance(given, Mapping) else {}
@@ -88,7 +126,7 @@ def add_strategy(values: Mapping[str, Any], setup: Setup, result: Translation) -
         result.problems.append(f"program.args.strategy={name!r} is not modelled; {choice}")
 
 
-def _device_problems(values: Mapping[str, Any], setup: Setup) -> list[str]:
+def _device_problems(values: Values, setup: Setup) -> list[str]:
     """Other accelerators, and devices that are not those of the hardware section."""
     problems = []
     if values["accelerator"] not in ("auto", "gpu", "cuda"):
@@ -110,7 +148,7 @@ def _device_count(devices: Any) -> int:
     return int(words[0]) if words and words[0].strip().isdigit() else 0
 
 
-def _add_fsdp(options: Section, values: Mapping[str, Any], result: Translation) -> None:
+def _add_fsdp(options: Section, values: Values, result: Translation) -> None:
     """torch's FullyShardedDataParallel (version 1). plugins/precision/fsdp.py: parameters, buffers
     and reduction in the 16-bit dtype, with autocast around forward where it is mixed.
     """
@@ -121,11 +159,7 @@ def _add_fsdp(options: Section, values: Mapping[str, Any], result: Translation) 
     if options.pop("activation_checkpointing_policy", None):
         result.training["activation_checkpointing"] = "full"
         result.training.pop("use_cache", None)
-    result.problems += [
-        f"program.args.strategy.{key} is not read; leave it out"
-        for key in options
-        if key not in FSDP_KEYS
-    ]
+    name_strangers(result, "args.strategy", options, FSDP_KEYS)
     known = {key: options.get(key, value) for key, value in FSDP_KEYS.items()}
     known["sharding_strategy"] = str(known["sharding_strategy"]).lower()
     result.engine = {"type": "fsdp", "fsdp_version": 1, "init_device": "cpu", **known}
@@ -140,92 +174,14 @@ def _add_fsdp(options: Section, values: Mapping[str, Any], result: Translation) 
             training["autocast"] = True
 
 
-def _add_deepspeed(
-    stage: int, options: Section, values: Mapping[str, Any], result: Translation
-) -> None:
+def _add_deepspeed(stage: int, options: Section, values: Values, result: Translation) -> None:
     """DeepSpeed with the module's own AdamW, which it wraps; the model exists before it is sharded.
     DeepSpeed's step frees gradients itself.
     """
-    result.problems += [
-        f"program.args.strategy.{key} is not read; leave it out"
-        for key in options
-        if key not in DEEPSPEED
-    ]
+    name_strangers(result, "args.strategy", options, DEEPSPEED)
     result.engine = {"type": "deepspeed", "zero_stage": stage, **DEEPSPEED, **options}
     if stage == 3:
         result.engine["zero_init"] = False
     for key in ("zero_grad", "autocast_cache", "autocast"):
         result.training.pop(key, None)
     result.training.setdefault("optimizer_implementation", "foreach")
-
-
-LOAD_KEYS = (
-    *("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code"),
-    "use_cache",
-)
-
-
-def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
-    """The keys of a module that returns its model's own loss and steps with torch's AdamW."""
-    result = Translation()
-    training = result.training
-    training["batch_size"] = values["batch_size"]
-    training["gradient_accumulation_steps"] = values["accumulate_grad_batches"]
-    training["optimizer"] = "adamw"
-    if values["fused"]:
-        training["optimizer_implementation"] = "fused"
-    if program.data.get("seq_len"):
-        training["seq_len"] = program.data["seq_len"]
-    training["zero_grad"] = "before_backward"
-    _add_memory_savers(program, values, training)
-    _add_loading(program, values, setup, result)
-    _add_clipping(values, result)
-    add_adapters(program, result, prepared=True)
-    result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
-    add_strategy(values, setup, result)
-    return result
-
-
-def _add_memory_savers(program: Program, values: Mapping[str, Any], training: Section) -> None:
-    """Checkpointing; without it, the KV cache that a model makes unless `use_cache` is off
-    (transformers 5.17.0 modeling_llama.py LlamaModel.forward).
-    """
-    if values["gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    elif program.load.get("use_cache", True):
-        training["use_cache"] = True
-
-
-def _add_loading(
-    program: Program, values: Mapping[str, Any], setup: Setup, result: Translation
-) -> None:
-    load = program.load
-    result.problems += [
-        f"program.load.{name} is not read; leave it out" for name in load if name not in LOAD_KEYS
-    ]
-    dtype = load.get("dtype", load.get("torch_dtype", "auto"))
-    if dtype == "auto":
-        stored = setup.model().stored_dtype
-        dtype = stored or "bfloat16"
-        source = "as the checkpoint says" if stored else "as most checkpoints have it"
-        result.assumed.append(f"program.load.dtype={dtype}, {source}")
-    keys = precision_keys(values["precision"], dtype_word(dtype), program.peft is not None)
-    if isinstance(keys, str):
-        result.problems.append(keys)
-    else:
-        result.training |= keys
-    add_attention(load, result)
-
-
-def _add_clipping(values: Mapping[str, Any], result: Translation) -> None:
-    """Gradient clipping by norm; by value it works in place (torch nn/utils/clip_grad.py).
-
-    Not with a fused optimizer that unscales gradients itself (plugins/precision/amp.py
-    clip_gradients).
-    """
-    clip = values["gradient_clip_val"] or 0
-    by_value = values["gradient_clip_algorithm"] == "value"
-    result.training["gradient_clipping"] = 0 if by_value else clip
-    if clip and values["fused"] and precision_name(values["precision"]) == "16-mixed":
-        rule = "Lightning does not clip gradients for a fused optimizer under 16-mixed"
-        result.problems.append(f"program.args.gradient_clip_val={clip}: {rule}; leave one out")

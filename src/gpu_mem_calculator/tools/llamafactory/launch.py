@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
 from ..reading.command import Command
 from ..reading.reading import Section
+from ..translation.arguments import Values, filled
 
 ALLOCATOR = "expandable_segments:True"
 ON = ("true", "y", "1")
@@ -24,13 +24,13 @@ class FactoryProcesses(Struct, frozen=True, kw_only=True):
 
     num_gpus: int | None = None
     num_nodes: int = 1
-    accelerate: Mapping[str, Any] | None = None
+    accelerate: Values | None = None
     allocator: str = ""
     ray: bool = True
     megatron: str = ""
 
 
-def command_launch(command: Command, given: Mapping[str, Any]) -> FactoryProcesses:
+def command_launch(command: Command, given: Values) -> FactoryProcesses:
     """The launch of a command.
 
     launcher.py launch: with several GPUs or FORCE_TORCHRUN it starts torchrun itself, and gives
@@ -57,18 +57,16 @@ def command_launch(command: Command, given: Mapping[str, Any]) -> FactoryProcess
     )
 
 
-def hardware(launch: FactoryProcesses, values: Mapping[str, Any]) -> Section:
+def hardware(launch: FactoryProcesses, values: Values) -> Section:
     """The hardware section, as far as the command says it."""
     count = launch.num_gpus
     if count is None and launch.ray and values["ray_num_workers"] != 1:
         count = values["ray_num_workers"]
-    found: Section = {} if count is None else {"num_gpus": count}
-    if launch.num_nodes > 1:
-        found["num_nodes"] = launch.num_nodes
-    return found
+    nodes = launch.num_nodes if launch.num_nodes > 1 else None
+    return filled(num_gpus=count, num_nodes=nodes)
 
 
-def fsdp_version(launch: FactoryProcesses, values: Mapping[str, Any]) -> int:
+def fsdp_version(launch: FactoryProcesses, values: Values) -> int:
     """The version of FSDP; 0 where it is not used.
 
     model_utils/checkpointing.py reads the version from the environment that accelerate sets.

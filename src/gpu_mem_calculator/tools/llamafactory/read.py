@@ -1,16 +1,15 @@
 """Reads LLaMA-Factory's commands and YAML files (commit ff6d4d1).
 
 `llamafactory-cli train FILE key=value ...` and `src/train.py FILE` merge the pairs into the file;
-options in their place are those of HfArgumentParser (hparams/parser.py read_args).
-
-Files of `llamafactory-cli chat`, `api` and `export`: a model that answers, or is saved.
-
-LLaMA-Factory on Megatron-Core, by mcore_adapter (USE_MCA=1) or Megatron Bridge.
+options in their place are those of HfArgumentParser (hparams/parser.py read_args). Files of `chat`
+and `api` are a model that answers. USE_MCA=1 is Megatron-Core by mcore_adapter; Megatron Bridge is
+the other way to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...ledger import frameworks
@@ -18,119 +17,32 @@ from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.megatron_axes import fewest_gpus, parallelism
+from ..reading.megatron_axes import engine, fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Limit, Reading, Section
+from ..reading.option_values import DTYPES, translated
+from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import (
     chosen_values,
     file_arguments,
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import argument_table, assumed_defaults
-from .adapters import training_lora
-from .arguments import FOLDER, OWN, OWN_TABLE, TABLE
+from ..translation.arguments import Values, argument_table, assumed_defaults, tables
 from .launch import FactoryProcesses, command_launch
 from .second_version import is_second_version, read_second_version
-from .stages import STAGES
-from .training import training_run
+from .training import FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
 
 MEGATRON = argument_table("megatron", FOLDER)
+TABLES = tables(__file__)
+SERVERS: Mapping[str, str] = TABLES["servers"]
+# Arguments of each back end, by the keys of `inference`.
+SERVING: Mapping[str, Mapping[str, str]] = TABLES["serving"]
 WITH_MEGATRON = {**TABLE, **MEGATRON}
 # Arguments of the Trainer that its own loop reads, and those that Megatron has others for.
-OPTIONS = (
-    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
-    *("masked_softmax_fusion", "moe_token_dispatcher_type"),
-)
-FIRST = "it drives Megatron-Core with defaults of its own; the estimate has those of Megatron-LM"
-
-
-def is_megatron(given: Mapping[str, Any], launch: FactoryProcesses) -> bool:
-    """Whether a file is for Megatron: by the environment, or by a key that nothing else has."""
-    return bool(launch.megatron) or any(key in MEGATRON and key not in OWN_TABLE for key in given)
-
-
-def megatron_run(reading: Reading, values: Mapping[str, Any], launch: FactoryProcesses) -> None:
-    """Add the sections of a run on Megatron-Core."""
-    training: Section = {
-        "batch_size": values["per_device_train_batch_size"],
-        "seq_len": values["cutoff_len"],
-        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
-        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
-        "gradient_clipping": values["max_grad_norm"] or 0,
-    }
-    if values["finetuning_type"] == "lora":
-        training["lora"] = training_lora(values)
-    training |= _recompute(reading, values)
-    run = reading.run
-    run["training"] = training
-    run["parallelism"] = parallelism(values)
-    engine: Section = {
-        "type": "megatron_lm",
-        "distributed_optimizer": bool(values["use_distributed_optimizer"]),
-    }
-    run["engine"] = engine | {name: values[name] for name in OPTIONS if values[name] is not None}
-    run["hardware"] = {"num_gpus": launch.num_gpus or _fewest(reading, values)}
-    name = launch.megatron or "a Megatron back end"
-    reading.limits.append(Limit(key=name, why=FIRST, could="either"))
-
-
-def _recompute(reading: Reading, values: Mapping[str, Any]) -> Section:
-    kind = values["recompute_granularity"]
-    if not kind:
-        return {}
-    if values["recompute_method"] == "block" or (values["recompute_num_layers"] or 1) > 1:
-        why = "a part of the layers is computed again; the estimate computes each layer again"
-        key = f"recompute_method={values['recompute_method']}"
-        reading.limits.append(Limit(key=key, why=why, could="more"))
-    return {"activation_checkpointing": "full" if kind == "full" else "selective"}
-
-
-def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
-    return fewest_gpus(reading, values, values["tensor_model_parallel_size"])
-
-
-ENGINES = {"huggingface": "transformers", "vllm": "vllm", "sglang": "sglang"}
-
-
-def serving_run(reading: Reading, kept: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Add the inference section."""
-    if values["export_dir"]:
-        reading.run["program"] = {"tool": "llamafactory.export"}
-        return
-    engine = ENGINES.get(values["infer_backend"])
-    if engine is None:
-        choice = ", ".join(ENGINES)
-        reading.problems.append(f"infer_backend={values['infer_backend']!r} must be {choice}")
-        return
-    inference: dict[str, Any] = {"engine": engine}
-    if engine == "vllm":
-        inference |= {
-            "max_seq_len": values["vllm_maxlen"],
-            "gpu_memory_utilization": values["vllm_gpu_util"],
-            "enforce_eager": values["vllm_enforce_eager"],
-        }
-    elif engine == "sglang":
-        inference |= {
-            "max_seq_len": values["sglang_maxlen"],
-            "gpu_memory_utilization": values["sglang_mem_fraction"],
-        }
-        if values["sglang_tp_size"] != -1:
-            inference["tensor_parallel_size"] = values["sglang_tp_size"]
-    else:
-        inference |= {"batch_size": 1, "prompt_len": 1024, "new_tokens": values["max_new_tokens"]}
-        reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
-    if values["infer_dtype"] != "auto":
-        inference["dtype"] = {"float16": "fp16", "bfloat16": "bf16"}.get(
-            values["infer_dtype"], "fp32"
-        )
-    if values["adapter_name_or_path"]:
-        why = "the adapter is merged into the weights, or kept beside them; it is not counted"
-        key = f"adapter_name_or_path={values['adapter_name_or_path']}"
-        reading.limits.append(Limit(key=key, why=why, could="more"))
-    reading.run["inference"] = inference
-
-
+OPTIONS: list[str] = TABLES["options"]
+LIMITS: Mapping[str, tuple[str, Could]] = TABLES["limits"]
+# Own arguments with defaults that a training run depends on.
+OWN = ("cutoff_len", "stage", "finetuning_type", "flash_attn", "use_reentrant_gc")
 TOOL = "LLaMA-Factory"
 FILES = (".yaml", ".yml", ".json")
 STARTS = (["train"], ["sft"], ["dpo"], ["rm"])  # the last three are those of the second version
@@ -147,16 +59,17 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+def read_data(data: Values, files: NamedFiles) -> Reading:
     """A file for training, chat or export, started without a launcher."""
     return _read(data, files, FactoryProcesses())
 
 
-def _read(given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses) -> Reading:
+def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)
-    megatron = is_megatron(given, launch)
+    # by the environment, or by a key that nothing else has
+    megatron = launch.megatron or any(key in MEGATRON and key not in OWN_TABLE for key in given)
     table = WITH_MEGATRON if megatron else TABLE
     kept = sort_keys(reading, table, given)
     reading.problems += type_problems(table, kept)
@@ -195,3 +108,56 @@ def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], lis
             raise InputError(f"{quoted(word)} after {words[0]} must be a pair key=value")
         given[name] = parse_yaml(value) if value.strip() else None
     return given, []
+
+
+def megatron_run(reading: Reading, values: Values, launch: FactoryProcesses) -> None:
+    """Add the sections of a run on Megatron-Core."""
+    training: Section = {
+        "batch_size": values["per_device_train_batch_size"],
+        "seq_len": values["cutoff_len"],
+        "gradient_accumulation_steps": values["gradient_accumulation_steps"],
+        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
+        "gradient_clipping": values["max_grad_norm"] or 0,
+    }
+    if values["finetuning_type"] == "lora":
+        training["lora"] = training_lora(values)
+    training |= _recompute(reading, values)
+    run = reading.run
+    run["training"] = training
+    run |= {"parallelism": parallelism(values), "engine": engine(values, OPTIONS)}
+    fewest = partial(fewest_gpus, reading, values, values["tensor_model_parallel_size"])
+    run["hardware"] = {"num_gpus": launch.num_gpus or fewest()}
+    reading.limit(launch.megatron or "a Megatron back end", *LIMITS["megatron"])
+
+
+def _recompute(reading: Reading, values: Values) -> Section:
+    kind = values["recompute_granularity"]
+    if not kind:
+        return {}
+    if values["recompute_method"] == "block" or (values["recompute_num_layers"] or 1) > 1:
+        key = f"recompute_method={values['recompute_method']}"
+        reading.limit(key, *LIMITS["recompute_method"])
+    return {"activation_checkpointing": "full" if kind == "full" else "selective"}
+
+
+def serving_run(reading: Reading, kept: Values, values: Values) -> None:
+    """Add the inference section."""
+    if values["export_dir"]:
+        reading.run["program"] = {"tool": "llamafactory.export"}
+        return
+    back_end = values["infer_backend"]
+    if back_end not in SERVERS:
+        reading.problems.append(f"infer_backend={back_end!r} must be {', '.join(SERVERS)}")
+        return
+    inference: dict[str, Any] = {"engine": SERVERS[back_end]}
+    if "new_tokens" in SERVING[back_end]:
+        inference |= {"batch_size": 1, "prompt_len": 1024}
+        reading.assumed.append("a prompt of 1024 tokens, and as many new ones as allowed")
+    inference |= {key: values[name] for key, name in SERVING[back_end].items()}
+    if inference.get("tensor_parallel_size") == -1:
+        del inference["tensor_parallel_size"]
+    if values["infer_dtype"] != "auto":
+        inference["dtype"] = translated("infer_dtype", values["infer_dtype"], DTYPES)
+    if values["adapter_name_or_path"]:
+        reading.limit(f"adapter_name_or_path={values['adapter_name_or_path']}", *LIMITS["adapter"])
+    reading.run["inference"] = inference

@@ -6,30 +6,33 @@ src/llamafactory/v1/core/model_engine.py loads the model, core/base_trainer.py t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Limit, Reading, Section
+from ..reading.option_values import DTYPES, translated
+from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import chosen_values, deepspeed_data, type_problems
-from ..translation.arguments import argument_table, flat_arguments
-from .arguments import BUNDLED, FOLDER
+from ..translation.arguments import Values, argument_table, filled, flat_arguments, tables
+from ..translation.tools import TRAINER
 from .launch import FactoryProcesses
+from .training import BUNDLED, FOLDER
 
 TABLE = argument_table("second_version", FOLDER)
 MODEL, DATA = "model", "train_dataset"
-TWICE = "the model computes its own loss beside the trainer's, whose logits are not counted twice"
-PLACES = {"init_on_meta": "meta", "init_on_rank0": "meta"}
+LIMITS: Mapping[str, tuple[str, Could]] = tables(__file__)["limits"]
+# v1/plugins/model_plugins/initialization.py: where the model is made.
+PLACES = {"init_on_default": "cuda", "init_on_meta": "meta", "init_on_rank0": "meta"}
+KERNELS = ["rope", "rms_norm", "swiglu"]  # of Liger; require_logits: its loss is left out
 STARTED = ("auto", "liger_kernel")
 
 
-def is_second_version(given: Mapping[str, Any]) -> bool:
+def is_second_version(given: Values) -> bool:
     """Whether a file is one of the second version."""
     return MODEL in given and "model_name_or_path" not in given
 
 
 def read_second_version(
-    reading: Reading, given: Mapping[str, Any], files: NamedFiles, launch: FactoryProcesses
+    reading: Reading, given: Values, files: NamedFiles, launch: FactoryProcesses
 ) -> Reading:
     """Add what a file of the second version says."""
     without = {name: value for name, value in given.items() if value is not None}
@@ -57,19 +60,17 @@ def read_second_version(
     return reading
 
 
-def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
-    reading.limits.append(Limit(key="USE_V1=1", why=TWICE, could="more"))
+def _name_limits(reading: Reading, values: Values) -> None:
+    reading.limit("USE_V1=1", *LIMITS["USE_V1"])
     if values["peft_config.name"] == "freeze":
-        why = "some layers are trained; the estimate trains all of them"
-        reading.limits.append(Limit(key="peft_config.name=freeze", why=why, could="less"))
+        reading.limit("peft_config.name=freeze", *LIMITS["freeze"])
     kernels = [name.strip() for name in str(values["kernel_config.name"] or "auto").split(",")]
     for name in kernels:
         if name not in STARTED:
-            why = "these kernels are not modelled; the estimate has transformers' own"
-            reading.limits.append(Limit(key=f"kernel_config.name={name}", why=why, could="either"))
+            reading.limit(f"kernel_config.name={name}", *LIMITS["kernels"])
 
 
-def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
+def _own_loop(values: Values, launch: FactoryProcesses) -> Section:
     """FSDP 2, or DDP; autocast is not used. Full training has fp32 weights, adapters leave the
     checkpoint's dtype (model_engine.py _init_model); FSDP gathers in bf16 (fsdp2.py get_mp_policy).
     """
@@ -86,20 +87,18 @@ def _own_loop(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
         "attention": values["flash_attn"],
         "loss": "full_upcast",
     }
-    if values["enable_activation_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    if "liger_kernel" in str(values["kernel_config.name"]):
-        training["liger"] = ["rope", "rms_norm", "swiglu"]  # require_logits: its loss is left out
-    if adapters:
-        training["lora"] = _lora(values)
-    training |= _quantization(values)
-    if launch.allocator:
-        training["pytorch_alloc_conf"] = launch.allocator
+    training |= filled(
+        activation_checkpointing=values["enable_activation_checkpointing"] and "full",
+        liger=KERNELS if "liger_kernel" in str(values["kernel_config.name"]) else [],
+        lora=_lora(values) if adapters else {},
+    )
+    training |= _quantization(values) | filled(pytorch_alloc_conf=launch.allocator)
     return {"training": training, "engine": _engine(values, sharded=sharded)}
 
 
-def _engine(values: Mapping[str, Any], *, sharded: bool) -> Section:
-    place = PLACES.get(str(values["init_config.name"]), "cuda")
+def _engine(values: Values, *, sharded: bool) -> Section:
+    made = values["init_config.name"] or "init_on_default"
+    place = translated("init_config.name", made, PLACES)
     if not sharded:
         return {"type": "pytorch_ddp", "init_device": place}
     strategy = "full_shard" if values["dist_config.reshard_after_forward"] else "shard_grad_op"
@@ -115,7 +114,7 @@ def _engine(values: Mapping[str, Any], *, sharded: bool) -> Section:
     return engine
 
 
-def _lora(values: Mapping[str, Any]) -> Section:
+def _lora(values: Values) -> Section:
     target = values["peft_config.target_modules"]
     names = [target] if isinstance(target, str) else list(target)
     return {
@@ -127,32 +126,32 @@ def _lora(values: Mapping[str, Any]) -> Section:
     }
 
 
-def _quantization(values: Mapping[str, Any]) -> Section:
+def _quantization(values: Values) -> Section:
     bits = values["quant_config.quantization_bit"]
     if not values["quant_config.name"]:
         return {}
     if bits == 8:
         return {"quantization": "int8"}
-    compute = {"float16": "fp16", "bfloat16": "bf16"}.get(values["quant_config.compute_dtype"])
+    compute = values["quant_config.compute_dtype"]
     return {
         "quantization": "nf4",
         "double_quant": values["quant_config.double_quantization"],
-        "nf4_compute_dtype": compute or "fp32",
+        "nf4_compute_dtype": translated("quant_config.compute_dtype", compute, DTYPES),
     }
 
 
-def _micro_batches(values: Mapping[str, Any], launch: FactoryProcesses) -> int:
+def _micro_batches(values: Values, launch: FactoryProcesses) -> int:
     """Micro-batches of a step: one, unless global_batch_size says more."""
     each: int = values["micro_batch_size"] * (launch.num_gpus or 1)
     whole = values["global_batch_size"]
     return max(1, whole // each) if isinstance(whole, int) else 1
 
 
-def _deepspeed_program(reading: Reading, values: Mapping[str, Any], files: NamedFiles) -> Section:
+def _deepspeed_program(reading: Reading, values: Values, files: NamedFiles) -> Section:
     """DeepSpeed through Accelerate, with its file (plugins/trainer_plugins/distributed)."""
     config = deepspeed_data(reading, values["dist_config.config_file"], files, BUNDLED)
     program: Section = {
-        "tool": "transformers.Trainer",
+        "tool": TRAINER,
         "args": {
             "per_device_train_batch_size": values["micro_batch_size"],
             "max_grad_norm": values["max_grad_norm"],

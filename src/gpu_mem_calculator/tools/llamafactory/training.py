@@ -1,37 +1,59 @@
-"""A training run of LLaMA-Factory as a `program` section, and what the program cannot say."""
+"""A training run of LLaMA-Factory as a `program` section, and what the program cannot say.
+
+Its arguments are its own and those of transformers' TrainingArguments. A stage is the program of
+one of transformers' or TRL's trainers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from ...runfile.text.errors import InputError
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Could, Limit, Reading, Section
-from ..reading.trainer_arguments import deepspeed_data, frozen_tower, is_zero3, trainer_args
-from .adapters import adapter_sections
-from .arguments import BUNDLED
+from ..reading.reading import Could, Reading, Section
+from ..reading.trainer_arguments import (
+    OLDER,
+    TRAINER,
+    deepspeed_data,
+    frozen_tower,
+    is_zero3,
+    lora_keys,
+    trainer_args,
+)
+from ..translation.arguments import (
+    ArgumentTable,
+    Values,
+    argument_data,
+    argument_table,
+    filled,
+    tables,
+)
 from .launch import FactoryProcesses, fsdp_version, hardware
-from .stages import STAGES, stage_run
 
-ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2"}
-ATTENTION["fa3"] = "flash_attention_3"
+FOLDER = Path(__file__).parent
+OWN_TABLE = argument_table("arguments", FOLDER)
+TABLE: ArgumentTable = {**OLDER, **TRAINER, **OWN_TABLE}  # transformers 4.55 to 5.8 is accepted
+BUNDLED = argument_data("deepspeed", FOLDER)  # the files of examples/deepspeed
+TABLES = tables(__file__)
+STAGES: Mapping[str, str] = TABLES["stages"]  # the program of each
+ATTENTION: Mapping[str, str] = TABLES["attention"]
+# What is estimated as something else: why, and how the run could differ.
+LIMITS: Mapping[str, tuple[str, Could]] = TABLES["limits"]
+PLAIN = STAGES["sft"]
+NO_REFERENCE = ("orpo", "simpo")
+BITSANDBYTES, BITS = "bnb", (4, 8)
 OWN_CHECKPOINTS = ("gradient_checkpointing", "gradient_checkpointing_kwargs", "deepspeed")
 OWN_LOSSES = ("use_dft_loss", "use_asft_loss", "use_eaft_loss")
 MULTIPLE = 8  # the collators pad to it (train/*/workflow.py); that of stage pt does not
 
 
 def training_run(
-    reading: Reading,
-    kept: Mapping[str, Any],
-    values: Mapping[str, Any],
-    files: NamedFiles,
-    launch: FactoryProcesses,
+    reading: Reading, kept: Values, values: Values, files: NamedFiles, launch: FactoryProcesses
 ) -> None:
     """Add the sections of a training run."""
     run = reading.run
-    if hardware(launch, values):
-        run["hardware"] = hardware(launch, values)
+    run |= filled(hardware=hardware(launch, values))
     refused = _refused_program(values)
     if refused:
         run["program"] = {"tool": refused}
@@ -44,25 +66,19 @@ def training_run(
         program["args"] |= _liger(values)
     program["load"] = _loading(values, launch, deepspeed)
     program["data"] = {"seq_len": sequence_length(values)}
-    if launch.accelerate:
-        program["accelerate"] = dict(launch.accelerate)
-    if deepspeed:
-        program["deepspeed"] = deepspeed
+    program |= filled(accelerate=dict(launch.accelerate or {}), deepspeed=deepspeed)
     run["program"] = program
-    training: Section = {}
-    if launch.allocator:
-        training["pytorch_alloc_conf"] = launch.allocator
-    training |= adapter_sections(reading, program, values)
-    training |= stage_run(reading, program, values)
+    training = filled(pytorch_alloc_conf=launch.allocator)
+    training |= _adapters(reading, program, values)
+    training |= _stage(reading, program, values)
     training |= _packing(reading, values)
     training |= _tower(reading, values, deepspeed)
-    if training:
-        run["training"] = training
+    run |= filled(training=training)
     length = program["data"]["seq_len"]
     reading.assumed.append(f"every sequence has {length} tokens, the most that cutoff_len allows")
 
 
-def sequence_length(values: Mapping[str, Any]) -> int:
+def sequence_length(values: Values) -> int:
     """Tokens of a row: cutoff_len, padded to a multiple of 8.
 
     hparams/data_args.py takes one off where packing is given, and data/processor/supervised.py
@@ -74,7 +90,7 @@ def sequence_length(values: Mapping[str, Any]) -> int:
     return -(-length // MULTIPLE) * MULTIPLE
 
 
-def _liger(values: Mapping[str, Any]) -> Section:
+def _liger(values: Values) -> Section:
     """Liger's kernels; a loss of LLaMA-Factory's own gets logits, so Liger's is not used
     (train/sft/trainer.py compute_loss_func).
     """
@@ -83,7 +99,7 @@ def _liger(values: Mapping[str, Any]) -> Section:
     return {"use_liger_kernel": True, **config}
 
 
-def _refused_program(values: Mapping[str, Any]) -> str:
+def _refused_program(values: Values) -> str:
     """The name of a program that cannot be answered; empty where it can."""
     if values["use_kt"]:
         return "ktransformers"
@@ -92,7 +108,7 @@ def _refused_program(values: Mapping[str, Any]) -> str:
     return "" if values["do_train"] else "llamafactory.predict"
 
 
-def _checkpoints(values: Mapping[str, Any], launch: FactoryProcesses) -> Section:
+def _checkpoints(values: Values, launch: FactoryProcesses) -> Section:
     """Recompute is on unless it is switched off, and reentrant unless FSDP is version 2
     (model_utils/checkpointing.py prepare_model_for_training). Trainer's own switch calls the same
     function once more.
@@ -107,9 +123,7 @@ def _checkpoints(values: Mapping[str, Any], launch: FactoryProcesses) -> Section
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": kinds}
 
 
-def _loading(
-    values: Mapping[str, Any], launch: FactoryProcesses, deepspeed: Section | None
-) -> Section:
+def _loading(values: Values, launch: FactoryProcesses, deepspeed: Section | None) -> Section:
     """from_pretrained takes the checkpoint's dtype, and puts the weights on the GPU unless they are
     sharded (model/patcher.py patch_config). Weights that are trained are then cast to fp32, but
     not under pure_bf16, BAdam and ZeRO-3 (model/adapter.py init_adapter).
@@ -129,35 +143,100 @@ def _loading(
     return load
 
 
-def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
+def _name_limits(reading: Reading, values: Values) -> None:
     """Add a limit for each method that is estimated as another one."""
     kind, layers = values["finetuning_type"], values["freeze_trainable_layers"]
     if kind == "freeze":
-        why = "some layers are trained; the estimate trains all of them"
-        could: Could = "less" if layers > 0 else "either"
-        reading.limits.append(Limit(key="finetuning_type=freeze", why=why, could=could))
+        which = "freeze the first layers" if layers > 0 else "freeze"
+        reading.limit("finetuning_type=freeze", *LIMITS[which])
     if kind == "oft":
-        why = "orthogonal adapters are estimated as LoRA of the same targets, with rank 8"
-        reading.limits.append(Limit(key="finetuning_type=oft", why=why, could="more"))
-    if values["adapter_name_or_path"] and not values["create_new_adapter"]:
-        why = "the adapter's own file has its rank and targets; the estimate has those given here"
-        key = f"adapter_name_or_path={values['adapter_name_or_path']}"
-        reading.limits.append(Limit(key=key, why=why, could="either"))
+        reading.limit("finetuning_type=oft", *LIMITS["oft"])
+    adapter = values["adapter_name_or_path"]
+    if adapter and not values["create_new_adapter"]:
+        reading.limit(f"adapter_name_or_path={adapter}", *LIMITS["adapter"])
 
 
-def _packing(reading: Reading, values: Mapping[str, Any]) -> Section:
+def _packing(reading: Reading, values: Values) -> Section:
     """neat_packing: documents of a row do not see each other. Without FlashAttention the collator
     makes a mask of the compute dtype (data/collator.py prepare_4d_attention_mask).
     """
     if not values["neat_packing"] or values["flash_attn"] == "fa2":
         return {}
-    why = "the mask of seq² has the compute dtype; the estimate has one of a byte for each pair"
-    reading.limits.append(Limit(key="neat_packing=true", why=why, could="more"))
+    reading.limit("neat_packing=true", *LIMITS["neat_packing"])
     return {"packed_documents": 2}
 
 
-def _tower(reading: Reading, values: Mapping[str, Any], deepspeed: Section | None) -> Section:
+def _tower(reading: Reading, values: Values, deepspeed: Section | None) -> Section:
     """A vision tower is not trained unless asked for (model_utils/visual.py)."""
     if not values["freeze_vision_tower"] or values["finetuning_type"] not in ("full", "freeze"):
         return {}
     return frozen_tower(reading, "freeze_vision_tower", values["model_name_or_path"], deepspeed)
+
+
+def _stage(reading: Reading, program: Section, values: Values) -> Section:
+    """Complete a program by its stage; returns keys of `training` beside it."""
+    stage, args = values["stage"], program["args"]
+    if STAGES[stage] == PLAIN:
+        if "peft" in program:
+            program["peft"]["task_type"] = "CAUSAL_LM"
+        return {}
+    reading.limit(f"stage={stage}", *LIMITS["a value head" if stage == "rm" else "all logits"])
+    args |= {"max_length": program["data"]["seq_len"], "bf16": bool(values["bf16"])}
+    if values["enable_liger_kernel"] and stage == "rm":
+        args["liger_kernel_config"] = {"fused_linear_cross_entropy": False}
+    training: Section = {}
+    if stage == "dpo" and values["pref_loss"] in NO_REFERENCE:
+        training["reference_model"] = False
+    if "peft" in program and "quantization" in program:  # TRL would cast these adapters to bf16
+        training["lora"] = training_lora(values)
+    return training
+
+
+def _adapters(reading: Reading, program: Section, values: Values) -> Section:
+    """Add `peft` and `quantization` to a program; returns keys of `training` beside it."""
+    if values["finetuning_type"] in ("lora", "oft"):
+        program["peft"] = _lora(values)
+    if values["quantization_bit"] is None:
+        return {}
+    if values["quantization_method"] != BITSANDBYTES:
+        key = f"quantization_method={values['quantization_method']}"
+        reading.limit(key, *LIMITS["quantization_method"])
+    program["quantization"] = _bitsandbytes(values)
+    # PEFT's prepare_model_for_kbit_training is not called (model/loader.py)
+    return {"upcast_unquantized": False}
+
+
+def _lora(values: Values) -> Section:
+    """LoraConfig; `all` are the linear modules but the head (model_utils/misc.py)."""
+    lora = values["finetuning_type"] == "lora"
+    target = values["lora_target"] if lora else "all"
+    names = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
+    peft: Section = {
+        "r": values["lora_rank"] if lora else 8,
+        "target_modules": "all-linear" if names == ["all"] else names,
+    }
+    own = filled(lora_dropout=values["lora_dropout"], use_dora=values["use_dora"])
+    return peft | (own if lora else {})
+
+
+def _bitsandbytes(values: Values) -> Section:
+    """BitsAndBytesConfig (model_utils/quantization.py configure_quantization)."""
+    bits = values["quantization_bit"]
+    if bits not in BITS and values["quantization_method"] == BITSANDBYTES:
+        raise InputError(f"quantization_bit={bits}: bitsandbytes has 4 and 8 bits; use one of them")
+    if bits > 4:
+        return {"load_in_8bit": True}
+    half = values["fp16"] and not values["bf16"] and not values["pure_bf16"]
+    compute = "float16" if half else "bfloat16"
+    return {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": values["quantization_type"],
+        "bnb_4bit_use_double_quant": values["double_quantization"],
+        "bnb_4bit_compute_dtype": compute,
+        "bnb_4bit_quant_storage": compute,
+    }
+
+
+def training_lora(values: Values) -> Section:
+    """Adapters as `training.lora` has them, in fp32 (model/adapter.py init_adapter)."""
+    return lora_keys(_lora(values), "fp32")

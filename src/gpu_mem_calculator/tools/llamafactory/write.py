@@ -10,7 +10,9 @@ from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ..transformers.program import TRAINER, launch_arguments, program_sections
+from ..transformers.program import beyond_sft, launch_arguments, program_sections
+from ..translation.arguments import filled
+from ..translation.tools import TRAINER
 from ..writing.texts import yaml_text
 from ..writing.written import Written
 from .training import ATTENTION, MULTIPLE
@@ -26,9 +28,9 @@ NOTE = f"{DATASET} are the datasets of LLaMA-Factory's own examples; set yours, 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `llamafactory-cli train`."""
     run = resolved.run
-    if run.rollout is not None or run.reference or run.loss == "reward":
-        what = "generation" if run.rollout else "a reference model" if run.reference else "a reward"
-        raise InputError(f"the run has {what}; only stage sft is written for {TITLE}")
+    beyond = beyond_sft(run)
+    if beyond:
+        raise InputError(f"the run has {beyond}; only stage sft is written for {TITLE}")
     program = program_sections(TITLE, TRAINER, file, resolved)
     data = {
         "model_name_or_path": resolved.model.address,
@@ -58,7 +60,8 @@ def _method(program: dict[str, Any], run: Run) -> dict[str, Any]:
     """Full training or adapters, and the format of a frozen base."""
     peft = program.get("peft")
     if peft is None:
-        return {"finetuning_type": "full"} | ({"pure_bf16": True} if _pure(run) else {})
+        # weights that are trained stay in bf16
+        return {"finetuning_type": "full"} | filled(pure_bf16=run.precision == "bf16_pure")
     targets = peft.get("target_modules", "all-linear")
     keys = {
         "finetuning_type": "lora",
@@ -67,8 +70,7 @@ def _method(program: dict[str, Any], run: Run) -> dict[str, Any]:
         "lora_dropout": peft["lora_dropout"],
         "lora_target": "all" if targets == "all-linear" else ",".join(targets),
     }
-    if peft.get("use_dora"):
-        keys["use_dora"] = True
+    keys |= filled(use_dora=peft.get("use_dora"))
     base = program.get("quantization") or {}
     if base.get("load_in_8bit"):
         keys["quantization_bit"] = 8
@@ -81,18 +83,12 @@ def _method(program: dict[str, Any], run: Run) -> dict[str, Any]:
     return keys
 
 
-def _pure(run: Run) -> bool:
-    """Whether weights that are trained stay in bf16."""
-    return run.precision == "bf16_pure"
-
-
 def _switches(program: dict[str, Any], run: Run) -> dict[str, Any]:
     """Recompute, which is on by default, and Liger's kernels."""
     keys: dict[str, Any] = {"disable_gradient_checkpointing": run.recompute != FULL}
     if run.recompute == FULL:
         keys["use_reentrant_gc"] = bool(run.reentrant)
-    if program["args"].get("use_liger_kernel"):
-        keys["enable_liger_kernel"] = True
+    keys |= filled(enable_liger_kernel=program["args"].get("use_liger_kernel"))
     if run.options.get("init_device") == "cpu":
         keys["low_cpu_mem_usage"] = False
     return keys

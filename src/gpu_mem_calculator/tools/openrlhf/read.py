@@ -8,47 +8,65 @@ the same GPUs are named as limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import argument_table, argument_values, tables
+from ..translation.arguments import Values, argument_table, argument_values, filled, tables
 
 FOLDER = Path(__file__).parent
 TABLE = "arguments"
-# Defaults that differ from those of train_sft.py, by trainer.
-DEFAULTS: Mapping[str, Mapping[str, int]] = tables(__file__)["defaults"]
-MODELS = {"ppo_ray": "actor"}  # the prefix of the trained model's options
+MUON = "muon"
 GAE = "gae"  # the estimator of advantages that has a critic
+
+
+class Kind(Struct, frozen=True):
+    """A trainer: the section of the trained model's options, that of its optimizer's options, and
+    defaults that differ from those of train_sft.py.
+    """
+
+    model: str = "model"
+    optimizer: str = ""
+    defaults: Mapping[str, int] = {}
+
+
+# Its trainers: openrlhf.cli.train_sft and so on.
+KINDS = msgspec.convert(tables(__file__)["kinds"], dict[str, Kind])
 
 
 def read_command(command: Command) -> Reading:
     """The update of an OpenRLHF command."""
     kind = command.words[0].rpartition("train_")[2]
+    if kind not in KINDS:
+        known = ", ".join(f"train_{one}" for one in KINDS)
+        raise InputError(f"{command.words[0]} is not read; OpenRLHF is read with {known}")
     table = argument_table(TABLE, FOLDER)
     reading = Reading(tool="OpenRLHF", version=FORMATS["openrlhf"].version)
     parsed = parse_options(reading.tool, command.words[1:], table, option_syntax(TABLE, FOLDER))
     reading.problems += parsed.problems
     kept = sort_keys(reading, table, parsed.values, "--")
-    values = argument_values(table, {**DEFAULTS.get(kind, {}), **kept})
+    values = argument_values(table, {**KINDS[kind].defaults, **kept})
     _add_update(reading, kind, values, command)
-    reading.limits += _limits(kind, values)
+    _name_limits(reading, kind, values)
     return reading
 
 
-def _whole(values: Mapping[str, Any], name: str, least: int = 1) -> int:
+def _whole(values: Values, name: str, least: int = 1) -> int:
     """The whole number of an option."""
     return whole_value(f"--{name}", values[name], least)
 
 
-def _add_update(reading: Reading, kind: str, values: Mapping[str, Any], command: Command) -> None:
-    prefix = MODELS.get(kind, "model")
+def _add_update(reading: Reading, kind: str, values: Values, command: Command) -> None:
+    prefix = KINDS[kind].model
     gpus = command.num_gpus
     if kind == "ppo_ray":
         gpus = _whole(values, "actor.num_nodes") * _whole(values, "actor.num_gpus_per_node")
@@ -63,13 +81,13 @@ def _add_update(reading: Reading, kind: str, values: Mapping[str, Any], command:
     }
 
 
-def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int | None) -> Section:
+def _training(reading: Reading, kind: str, values: Values, gpus: int | None) -> Section:
     """Batch, precision, recompute, adapters and loss.
 
     - trainer/dpo_trainer.py, rm_trainer.py: chosen and rejected are one batch
     - packing: a row holds the tokens of the whole micro-batch
     """
-    prefix = MODELS.get(kind, "model")
+    prefix, optimizer = KINDS[kind].model, KINDS[kind].optimizer
     size, length = _whole(values, "train.micro_batch_size"), _whole(values, "data.max_len")
     if values["train.dynamic_batch_enable"]:
         size = max(1, _whole(values, "train.max_tokens_per_gpu") // length)
@@ -80,7 +98,7 @@ def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int 
         "seq_len": length,
         "gradient_accumulation_steps": steps,
         "precision": f"{values['ds.param_dtype']}_mixed",
-        "gradient_clipping": values["actor.max_norm" if prefix == "actor" else "max_norm"] or 0,
+        "gradient_clipping": values[f"{optimizer}max_norm"] or 0,
         "attention": values["ds.attn_implementation"],
     }
     if values["ds.packing_samples"]:
@@ -91,17 +109,15 @@ def _training(reading: Reading, kind: str, values: Mapping[str, Any], gpus: int 
         training["activation_checkpointing"] = "full"
         if values[f"{prefix}.gradient_checkpointing_reentrant"]:
             training["checkpoint_reentrant"] = True
-    if values["ds.use_liger_kernel"]:
-        training["liger"] = True
-    if values["actor.optim" if prefix == "actor" else "optim"] == "muon":
-        training["optimizer"] = "muon"
+    own = MUON if values[f"{optimizer}optim"] == MUON else ""
+    training |= filled(liger=bool(values["ds.use_liger_kernel"]), optimizer=own)
     if values["ds.lora.rank"]:
         targets = values["ds.lora.target_modules"]
         training["lora"] = {"r": _whole(values, "ds.lora.rank"), "target_modules": targets}
     return training
 
 
-def _engine(values: Mapping[str, Any]) -> Section:
+def _engine(values: Values) -> Section:
     """DeepSpeed's configuration (utils/deepspeed/deepspeed_utils.py get_train_ds_config)."""
     engine: Section = {"type": "deepspeed", "zero_stage": _whole(values, "ds.zero_stage", 0)}
     if values["ds.adam_offload"]:
@@ -111,25 +127,25 @@ def _engine(values: Mapping[str, Any]) -> Section:
     return engine
 
 
-def _limits(kind: str, values: Mapping[str, Any]) -> Iterator[Limit]:
+def _name_limits(reading: Reading, kind: str, values: Values) -> None:
     """What a step has besides the update of the trained model."""
     if kind in ("dpo", "rm"):
         why = "its loss is estimated as the model's own cross-entropy"
-        yield Limit(key=f"openrlhf.cli.train_{kind}", why=why)
+        reading.limit(f"openrlhf.cli.train_{kind}", why)
     if kind == "dpo":
         why = "the reference model's 16-bit weights on the same GPUs are not modelled"
-        yield Limit(key="--ref.model_name_or_path", why=why, could="more")
+        reading.limit("--ref.model_name_or_path", why, "more")
     if kind != "ppo_ray":
         return
     why = "log-probabilities are estimated as the model's own cross-entropy"
-    yield Limit(key="--actor.policy_loss_type", why=why)
+    reading.limit("--actor.policy_loss_type", why)
     if values["train.colocate_all"]:
         share = values["vllm.gpu_memory_utilization"]
         why = f"vLLM takes {share:g} of the card while it generates, beside the actor"
-        yield Limit(key="--train.colocate_all", why=why, could="more")
+        reading.limit("--train.colocate_all", why, "more")
         if values["algo.advantage.estimator"] == GAE:
             why = "the critic on the same GPUs is not modelled"
-            yield Limit(key="--algo.advantage.estimator=gae", why=why, could="more")
+            reading.limit("--algo.advantage.estimator=gae", why, "more")
     elif values["train.colocate_actor_ref"]:
         why = "the reference model on the same GPUs is not modelled"
-        yield Limit(key="--train.colocate_actor_ref", why=why, could="more")
+        reading.limit("--train.colocate_actor_ref", why, "more")

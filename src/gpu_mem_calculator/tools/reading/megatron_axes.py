@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Any
 
@@ -17,6 +17,13 @@ def parallelism(values: Mapping[str, Any]) -> Section:
     """The `parallelism` section, without what is 1 or off."""
     off = (None, 1, False)
     return {key: values[name] for key, name in AXES.items() if values[name] not in off}
+
+
+def engine(values: Mapping[str, Any], options: Iterable[str]) -> Section:
+    """The `engine` section; `options` have the same names there, where they are not None."""
+    optimizer = {"distributed_optimizer": bool(values["use_distributed_optimizer"])}
+    given = {name: values[name] for name in options if values[name] is not None}
+    return {"type": "megatron_lm", **optimizer, **given}
 
 
 def fewest_gpus(reading: Reading, values: Mapping[str, Any], expert_tensor: int) -> int:

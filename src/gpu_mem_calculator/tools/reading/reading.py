@@ -41,6 +41,10 @@ class Reading(Struct, kw_only=True):
     devices: tuple[str, ...] = ()
     script: str = ""
 
+    def limit(self, key: str, why: str, could: Could = "either", **more: Any) -> None:
+        """Name what is not modelled; `more`: the other fields of the limit."""
+        self.limits.append(Limit(key=key, why=why, could=could, **more))
+
     @property
     def run_file(self) -> Section:
         """The run file, with the limits beside its sections: they stay with it."""

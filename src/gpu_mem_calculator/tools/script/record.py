@@ -56,3 +56,7 @@ class ScriptRecord(Struct, kw_only=True):
     assumed: list[str] = field(default_factory=list)
     is_cut: bool = False
     tree: ast.Module = field(default_factory=lambda: ast.Module(body=[], type_ignores=[]))
+
+    def of_kind(self, kind: str) -> list[Thing]:
+        """The things of one kind."""
+        return [one for one in self.things if one.kind == kind]

@@ -39,6 +39,15 @@ class Thing(Struct, eq=False, kw_only=True):
     lines: dict[str, int] = field(default_factory=dict)
     model: Thing | None = None
 
+    def line_of(self, key: str) -> int:
+        """The line of an argument or attribute; that of the object where it has none."""
+        return self.lines.get(key, self.line)
+
+
+def value_of(thing: Any, key: str) -> Any:
+    """An argument or attribute of an object; None where there is no such object."""
+    return thing.values.get(key) if isinstance(thing, Thing) else None
+
 
 class Scope(Struct, eq=False):
     """The names of a module or of one call of a function."""

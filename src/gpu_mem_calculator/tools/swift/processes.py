@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ..reading.command import Command
-from ..reading.reading import Limit, Reading
+from ..reading.reading import Reading
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-SPREAD = "layers of one process are spread over its GPUs; the estimate has all of them on one"
 
 
 class SwiftProcesses(Struct, frozen=True, kw_only=True):
@@ -64,8 +63,8 @@ def add_hardware(reading: Reading, processes: SwiftProcesses) -> None:
         if processes.nodes > 1:
             reading.run["hardware"]["num_nodes"] = processes.nodes
     if processes.spread > 1:
-        key = f"{processes.spread} GPUs of one process"
-        reading.limits.append(Limit(key=key, why=SPREAD, could="less"))
+        why = "layers of one process are spread over its GPUs; the estimate has all of them on one"
+        reading.limit(f"{processes.spread} GPUs of one process", why, "less")
 
 
 def _visible(variables: Mapping[str, str]) -> int | None:

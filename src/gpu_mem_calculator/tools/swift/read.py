@@ -1,8 +1,7 @@
 """Reads ms-swift's commands: `swift sft|pt|rlhf` and `megatron sft|pt|rlhf` (commit 3602360).
 
 A YAML file in the place of the first option has the same arguments (cli/main.py parse_yaml_args).
-
-`megatron sft` and `pt` of ms-swift: Megatron-Core under the names of its arguments.
+`megatron` is Megatron-Core under the names of its arguments.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from ...ledger import frameworks
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.megatron_axes import fewest_gpus, parallelism
+from ..reading.megatron_axes import engine, fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from ..reading.trainer_arguments import (
     OLDER,
     TRAINER,
@@ -29,107 +28,13 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import ArgumentTable, argument_table, tables
+from ..translation.arguments import ArgumentTable, Values, argument_table, filled, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
-from .training import training_run
-from .tuners import training_lora
+from .training import training_lora, training_run
 
 # Options of the engine that have the same names, where they are not None.
-OPTIONS = tuple(tables(__file__)["options"])
-EXPERTS = (
-    *("expert_tensor_parallel_size", "moe_token_dispatcher_type", "moe_expert_capacity_factor"),
-    "moe_pad_expert_input_to_capacity",
-)
+OPTIONS, EXPERTS = (tuple(tables(__file__)[name]) for name in ("options", "experts"))
 USUAL_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum"}
-
-
-def megatron_run(reading: Reading, values: Mapping[str, Any], processes: SwiftProcesses) -> None:
-    """Add the sections of a run on Megatron-Core."""
-    add_hardware(reading, processes)
-    run = reading.run
-    if values["method"] == "rlhf":
-        run["program"] = {"tool": "swift.megatron_rlhf"}
-        return
-    gpus = (run.get("hardware") or {}).get("num_gpus") or _fewest(reading, values)
-    run["hardware"] = {**run.get("hardware", {}), "num_gpus": gpus}
-    training: Section = {
-        "batch_size": values["micro_batch_size"],
-        "gradient_accumulation_steps": _micro_batches(values, gpus),
-        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
-        "gradient_clipping": values["clip_grad"] or 0,
-        "optimizer": USUAL_OPTIMIZERS.get(values["optimizer"], "adamw"),
-    }
-    length = values["packing_length"] or values["max_length"]
-    if isinstance(length, int) and length > 0:
-        training["seq_len"] = length
-        reading.assumed.append(f"every sequence has {length} tokens")
-    else:
-        reading.assumed.append("every sequence is as long as the model allows: give --max_length")
-    if values["tuner_type"] != "full":
-        training["lora"] = training_lora(values)
-    training |= _recompute(values)
-    if processes.allocator:
-        training["pytorch_alloc_conf"] = processes.allocator
-    run["training"] = training
-    run["parallelism"] = parallelism(values)
-    if values["tensor_model_parallel_size"] == 1:
-        run["parallelism"].pop("sequence_parallel", None)  # ms-swift switches it off
-    run["engine"] = _engine(values)
-    _name_limits(reading, values)
-
-
-def _engine(values: Mapping[str, Any]) -> Section:
-    engine: Section = {
-        "type": "megatron_lm",
-        "distributed_optimizer": bool(values["use_distributed_optimizer"]),
-    }
-    names = (*OPTIONS, *(EXPERTS if values["expert_model_parallel_size"] > 1 else ()))
-    engine |= {name: values[name] for name in names if values[name] is not None}
-    if str(engine.get("attention_backend")).startswith("flash_"):
-        engine["attention_backend"] = "flash"  # with a version of flash-attn
-    group = values["microbatch_group_size_per_vp_stage"]
-    if group is not None:
-        engine["microbatch_group_size_per_virtual_pipeline_stage"] = group
-    return engine
-
-
-def _recompute(values: Mapping[str, Any]) -> Section:
-    """Attention alone is computed again by default (recompute_granularity selective)."""
-    kind = values["recompute_granularity"]
-    if kind in (None, "none"):
-        return {}
-    if kind == "full":
-        count, method = values["recompute_num_layers"] or 1, values["recompute_method"]
-        policy = {"recompute_method": method or "uniform", "recompute_num_layers": count}
-        if count == 1 and method != "block":
-            return {"activation_checkpointing": "full"}
-        return {"recompute": {"recompute_granularity": "full", **policy}}
-    modules = values["recompute_modules"]
-    modules = [modules] if isinstance(modules, str) else modules
-    return {"recompute": {"recompute_granularity": "selective", "recompute_modules": modules}}
-
-
-def _name_limits(reading: Reading, values: Mapping[str, Any]) -> None:
-    if values["optimizer"] not in USUAL_OPTIMIZERS:
-        why = "this optimizer is not modelled under Megatron; the estimate has Adam's"
-        key = f"optimizer={values['optimizer']}"
-        reading.limits.append(Limit(key=key, why=why, could="either"))
-    if values["cross_entropy_fusion_impl"] == "te":
-        why = "Transformer Engine's loss is not read here; the estimate has Megatron's"
-        reading.limits.append(Limit(key="cross_entropy_fusion_impl=te", why=why, could="less"))
-
-
-def _micro_batches(values: Mapping[str, Any], gpus: int) -> int:
-    """Micro-batches of a step: global_batch_size over all data-parallel ranks."""
-    model = values["tensor_model_parallel_size"] * values["pipeline_model_parallel_size"]
-    ranks: int = max(1, gpus // (model * values["context_parallel_size"]))
-    return max(1, int(values["global_batch_size"]) // (int(values["micro_batch_size"]) * ranks))
-
-
-def _fewest(reading: Reading, values: Mapping[str, Any]) -> int:
-    return fewest_gpus(reading, values, values["expert_tensor_parallel_size"])
-
-
 TOOL, FOLDER = "ms-swift", Path(__file__).parent
 FILES = (".yaml", ".yml", ".json")
 METHODS = ("sft", "pt", "rlhf")
@@ -152,7 +57,7 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
+def read_data(data: Values, files: NamedFiles) -> Reading:
     """A YAML file, by its keys one of swift or of megatron."""
     megatron = any(key in MEGATRON and key not in SWIFT for key in data)
     method = RLHF if "rlhf_type" in data else "sft"
@@ -174,12 +79,7 @@ def _method(command: Command) -> tuple[bool, list[str]]:
 
 
 def _read(
-    method: str,
-    given: Mapping[str, Any],
-    files: NamedFiles,
-    processes: SwiftProcesses,
-    *,
-    megatron: bool,
+    method: str, given: Values, files: NamedFiles, processes: SwiftProcesses, *, megatron: bool
 ) -> Reading:
     reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
     table = MEGATRON if megatron else SWIFT
@@ -205,7 +105,7 @@ def _read(
     return reading
 
 
-def _variables(given: Mapping[str, Any]) -> dict[str, str]:
+def _variables(given: Values) -> dict[str, str]:
     found = given.get(ENVIRONMENT)
     if not isinstance(found, Mapping):
         return {}
@@ -222,3 +122,81 @@ def _given(
     lists = option_syntax(path or "arguments", FOLDER).lists
     values, problems = parsed_arguments(TOOL, words, table, lists)
     return given | values, problems
+
+
+def megatron_run(reading: Reading, values: Values, processes: SwiftProcesses) -> None:
+    """Add the sections of a run on Megatron-Core."""
+    add_hardware(reading, processes)
+    run = reading.run
+    if values["method"] == "rlhf":
+        run["program"] = {"tool": "swift.megatron_rlhf"}
+        return
+    hardware = run.setdefault("hardware", {})
+    gpus = hardware.get("num_gpus")
+    if not gpus:
+        gpus = fewest_gpus(reading, values, values["expert_tensor_parallel_size"])
+    hardware["num_gpus"] = gpus
+    training: Section = {
+        "batch_size": values["micro_batch_size"],
+        "gradient_accumulation_steps": _micro_batches(values, gpus),
+        "precision": "fp16_mixed" if values["fp16"] else "bf16_mixed",
+        "gradient_clipping": values["clip_grad"] or 0,
+        "optimizer": USUAL_OPTIMIZERS.get(values["optimizer"], "adamw"),
+    }
+    length = values["packing_length"] or values["max_length"]
+    if isinstance(length, int) and length > 0:
+        training["seq_len"] = length
+        reading.assumed.append(f"every sequence has {length} tokens")
+    else:
+        reading.assumed.append("every sequence is as long as the model allows: give --max_length")
+    training |= filled(lora=training_lora(values) if values["tuner_type"] != "full" else {})
+    training |= _recompute(values) | filled(pytorch_alloc_conf=processes.allocator)
+    run["training"] = training
+    run["parallelism"] = parallelism(values)
+    if values["tensor_model_parallel_size"] == 1:
+        run["parallelism"].pop("sequence_parallel", None)  # ms-swift switches it off
+    run["engine"] = _engine(values)
+    _name_limits(reading, values)
+
+
+def _engine(values: Values) -> Section:
+    names = (*OPTIONS, *(EXPERTS if values["expert_model_parallel_size"] > 1 else ()))
+    found = engine(values, names)
+    if str(found.get("attention_backend")).startswith("flash_"):
+        found["attention_backend"] = "flash"  # with a version of flash-attn
+    group = values["microbatch_group_size_per_vp_stage"]
+    if group is not None:
+        found["microbatch_group_size_per_virtual_pipeline_stage"] = group
+    return found
+
+
+def _recompute(values: Values) -> Section:
+    """Attention alone is computed again by default (recompute_granularity selective)."""
+    kind = values["recompute_granularity"]
+    if kind in (None, "none"):
+        return {}
+    if kind == "full":
+        count, method = values["recompute_num_layers"] or 1, values["recompute_method"]
+        policy = {"recompute_method": method or "uniform", "recompute_num_layers": count}
+        if count == 1 and method != "block":
+            return {"activation_checkpointing": "full"}
+        return {"recompute": {"recompute_granularity": "full", **policy}}
+    modules = values["recompute_modules"]
+    modules = [modules] if isinstance(modules, str) else modules
+    return {"recompute": {"recompute_granularity": "selective", "recompute_modules": modules}}
+
+
+def _name_limits(reading: Reading, values: Values) -> None:
+    if values["optimizer"] not in USUAL_OPTIMIZERS:
+        why = "this optimizer is not modelled under Megatron; the estimate has Adam's"
+        reading.limit(f"optimizer={values['optimizer']}", why)
+    if values["cross_entropy_fusion_impl"] == "te":
+        why = "Transformer Engine's loss is not read here; the estimate has Megatron's"
+        reading.limit("cross_entropy_fusion_impl=te", why, "less")
+
+
+def _micro_batches(values: Values, gpus: int) -> int:
+    """Micro-batches of a step: global_batch_size over all data-parallel ranks."""
+    model = values["tensor_model_parallel_size"] * values["pipeline_model_parallel_size"]
+    ranks: int = max(1, gpus // (model * values["context_parallel_size"]))
+    return max(1, int(values["global_batch_size"]) // (int(values["micro_batch_size"]) * ranks))

@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from ...runfile.program import Program, Section, Setup, Translation
+from ..translation.arguments import Values, tables
 from ..translation.shapes import shape_problems
+
+OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}  # components/optimizer.py build_optimizers
+IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "forloop"}
+# training.dtype, training.mixed_precision_param -> precision
+PRECISIONS = {
+    ("float32", "float32"): "fp32",
+    ("float32", "bfloat16"): "bf16_mixed",
+    ("bfloat16", "bfloat16"): "bf16_pure",
+}
+REPLICATE, SHARD = (f"parallelism.data_parallel_{name}_degree" for name in ("replicate", "shard"))
+FLAVOR, RESHARD = "model.flavor", "parallelism.fsdp_reshard_after_forward"
+KINDS = {"default": "full_shard", "never": "shard_grad_op"}
+HYBRID_KINDS = {"default": "hybrid_shard", "never": "hybrid_shard_zero2"}
 
 
 class Flavor(Struct, frozen=True, kw_only=True):
@@ -27,18 +42,7 @@ class Flavor(Struct, frozen=True, kw_only=True):
     ffn_dim_multiplier: float | None = None
 
 
-FLAVORS = {
-    "debugmodel": Flavor(dim=256, n_layers=6, n_heads=16, vocab_size=2048),
-    "8B": Flavor(
-        dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, multiple_of=1024
-    ),
-    "70B": Flavor(
-        dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, ffn_dim_multiplier=1.3, multiple_of=4096
-    ),
-    "405B": Flavor(
-        dim=16384, n_layers=126, n_heads=128, n_kv_heads=8, ffn_dim_multiplier=1.2, multiple_of=4096
-    ),
-}
+FLAVORS = msgspec.convert(tables(__file__)["flavors"], dict[str, Flavor])
 
 
 def flavor_shape(flavor: Flavor) -> dict[str, Any]:
@@ -54,28 +58,6 @@ def flavor_shape(flavor: Flavor) -> dict[str, Any]:
         "vocab_size": flavor.vocab_size,
         "tie_word_embeddings": False,
     }
-
-
-def flavor_config(flavor: Flavor) -> dict[str, Any]:
-    """The same as a config.json of transformers."""
-    shape = flavor_shape(flavor)
-    shape["num_hidden_layers"] = shape.pop("num_layers")
-    return {"model_type": "llama", **shape, "max_position_embeddings": 131072}
-
-
-Values = Mapping[str, Any]
-OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}  # components/optimizer.py build_optimizers
-IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "forloop"}
-# training.dtype, training.mixed_precision_param -> precision
-PRECISIONS = {
-    ("float32", "float32"): "fp32",
-    ("float32", "bfloat16"): "bf16_mixed",
-    ("bfloat16", "bfloat16"): "bf16_pure",
-}
-REPLICATE, SHARD = (f"parallelism.data_parallel_{name}_degree" for name in ("replicate", "shard"))
-FLAVOR, RESHARD = "model.flavor", "parallelism.fsdp_reshard_after_forward"
-KINDS = {"default": "full_shard", "never": "shard_grad_op"}
-HYBRID_KINDS = {"default": "hybrid_shard", "never": "hybrid_shard_zero2"}
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
@@ -116,7 +98,10 @@ def _add_model(program: Program, values: Values, setup: Setup, result: Translati
         meant = flavor_shape(FLAVORS[flavor])
         result.problems += shape_problems(meant, dict.fromkeys(meant, FLAVOR), setup)
     else:
-        result.model["config"] = flavor_config(FLAVORS[flavor])
+        shape = flavor_shape(FLAVORS[flavor])
+        shape["num_hidden_layers"] = shape.pop("num_layers")
+        positions = {"max_position_embeddings": 131072}
+        result.model["config"] = {"model_type": "llama", **shape, **positions}
 
 
 def _recompute(values: Values) -> Any:

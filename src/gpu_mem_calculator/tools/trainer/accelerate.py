@@ -6,11 +6,16 @@ accelerate 1.15.0 utils/launch.py, utils/dataclasses.py; transformers 5.17.0 tra
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ...ledger.quoting import quoted
 from ...runfile.program import Program, Section, Translation
-from ..translation.arguments import argument_problems, argument_table, flat_arguments, tables
+from ..translation.arguments import (
+    Values,
+    argument_problems,
+    argument_table,
+    flat_arguments,
+    tables,
+)
 
 TABLE = "trainer/accelerate"
 # Sections whose keys the launcher reads with a prefix, which a file may leave out.
@@ -19,7 +24,7 @@ WRAPS_LAYERS = "TRANSFORMER_BASED_WRAP"
 PRECISIONS = ("no", "bf16", "fp16")
 
 
-def flat_settings(accelerate: Mapping[str, Any]) -> Section:
+def flat_settings(accelerate: Values) -> Section:
     """Every setting by its full name: `fsdp_config.fsdp_version`."""
     named: Section = {}
     for key, value in accelerate.items():
@@ -30,7 +35,7 @@ def flat_settings(accelerate: Mapping[str, Any]) -> Section:
     return flat_arguments(argument_table(TABLE), named)
 
 
-def accelerate_problems(accelerate: Mapping[str, Any]) -> Iterator[str]:
+def accelerate_problems(accelerate: Values) -> Iterator[str]:
     """A sentence for each setting that Accelerate does not have, or that is not modelled."""
     flat = flat_settings(accelerate)
     for sentence in argument_problems("Accelerate 1.15.0", argument_table(TABLE), flat):
@@ -49,7 +54,7 @@ def accelerate_problems(accelerate: Mapping[str, Any]) -> Iterator[str]:
         yield f"program.accelerate.dynamo_config.dynamo_backend={backend!r} {why}"
 
 
-def mixed_precision(program: Program, values: Mapping[str, Any]) -> str:
+def mixed_precision(program: Program, values: Values) -> str:
     """bf16, fp16, or empty: Trainer's argument, else that of the launcher (__post_init__)."""
     if values["fp16"]:
         return "fp16"
@@ -68,7 +73,7 @@ def add_compile(program: Program, result: Translation) -> None:
     result.training.setdefault("compile", True if mode == "default" else mode)
 
 
-def mesh_keys(accelerate: Mapping[str, Any]) -> Section:
+def mesh_keys(accelerate: Values) -> Section:
     """Engine keys of FSDP on a mesh of replicas and shards (parallelism_config.py)."""
     sizes = flat_settings({"parallelism_config": accelerate.get("parallelism_config") or {}})
     prefix = "parallelism_config.parallelism_config_"

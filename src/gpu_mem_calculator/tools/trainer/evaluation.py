@@ -7,15 +7,12 @@ transformers 5.17.0 trainer.py evaluate: logits are kept for compute_metrics alo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...runfile.program import Program, Section, Translation
+from ..translation.arguments import Values, filled
+from ..translation.tools import TRAINER
 
-PLAIN = "transformers.Trainer"
 
-
-def add_evaluation(program: Program, values: Mapping[str, Any], result: Translation) -> None:
+def add_evaluation(program: Program, values: Values, result: Translation) -> None:
     """Add the evaluation. Where it is not modelled, it must be smaller than a step: without kept
     logits, and with no more sequences in a batch.
     """
@@ -23,7 +20,7 @@ def add_evaluation(program: Program, values: Mapping[str, Any], result: Translat
         return
     metrics = bool(program.data.get("compute_metrics")) and not values["prediction_loss_only"]
     batch, trained = values["per_device_eval_batch_size"], result.training["batch_size"]
-    if program.tool == PLAIN and result.engine.get("type") == "pytorch_ddp":
+    if program.tool == TRAINER and result.engine.get("type") == "pytorch_ddp":
         result.training["evaluation"] = _keys(program, values, metrics=metrics)
         if not metrics:
             none = "no compute_metrics, so an evaluation keeps no logits"
@@ -41,10 +38,9 @@ def add_evaluation(program: Program, values: Mapping[str, Any], result: Translat
         result.assumed.append("an evaluation needs less than a step: it saves no activations")
 
 
-def _keys(program: Program, values: Mapping[str, Any], *, metrics: bool) -> Section:
+def _keys(program: Program, values: Values, *, metrics: bool) -> Section:
     keys: Section = {"batch_size": values["per_device_eval_batch_size"]}
-    if program.data.get("eval_seq_len"):
-        keys["seq_len"] = program.data["eval_seq_len"]
+    keys |= filled(seq_len=program.data.get("eval_seq_len"))
     if metrics:
         keys |= {"keep_logits": True, "batches": program.data.get("eval_batches", 1)}
         steps = 1 if values["batch_eval_metrics"] else values["eval_accumulation_steps"]

@@ -10,45 +10,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...runfile.program import Program, Section, Setup, Translation
-from ..translation.arguments import tables
+from ..deepspeed.auto import AUTO, ZERO, auto_values
+from ..deepspeed.names import ZERO_KEYS
+from ..translation.arguments import Values, tables
 from .accelerate import accelerate_problems, add_compile, flat_settings, mesh_keys
+from .loading import name_strangers
 
 TABLES = tables(__file__)
-# Keys of `zero_optimization` whose names are ours.
-ZERO_KEYS = tuple(TABLES["zero_keys"])
+OFFLOADS = ("offload_optimizer", "offload_param")
 # Keys of `zero_optimization` without effect on GPU memory (deepspeed 0.19.8 zero/config.py).
-ZERO_FREE = ("stage", "allgather_partitions", "reduce_scatter", "round_robin_gradients")
+ZERO_FREE = tuple(TABLES["zero_free"])
 # Keys of `zero_optimization` that are modelled where they are off.
 ZERO_OFF = tuple(TABLES["zero_off"])
-ZERO_FREE_3 = (
-    "stage3_gather_16bit_weights_on_model_save",
-    "stage3_gather_fp16_weights_on_model_save",
-)
-OFFLOADS = ("offload_optimizer", "offload_param")
 # Keys of a DeepSpeed file that Trainer completes or that repeat its arguments.
 DEEPSPEED_FREE = tuple(TABLES["deepspeed_free"])
-# Keys of fsdp_config that change no byte on a GPU, or say how layers are found.
-FSDP_FREE = tuple(TABLES["fsdp_free"])
-FSDP_KEYS = (
-    *FSDP_FREE,
-    *("reshard_after_forward", "sharding_strategy", "cpu_offload", "offload_params"),
-    "activation_checkpointing",
-)
-FSDP1_KEYS = (
-    *("backward_prefetch", "use_orig_params", "sync_module_states", "forward_prefetch"),
-    "limit_all_gathers",
-)
+# Keys of fsdp_config: those that are read, or say how layers are found, or change no byte.
+FSDP_KEYS = tuple(TABLES["fsdp_keys"])
+FSDP1_FLAGS: Mapping[str, bool] = TABLES["fsdp1_flags"]  # Accelerate's defaults
+FSDP1_KEYS = ("backward_prefetch", *FSDP1_FLAGS)
 # Keys of Accelerate's fsdp_config that it does not read, or that are refused unless they are off.
-LAUNCHER_ONLY = (
-    *("backward_prefetch_policy", "cpu_offload", "activation_checkpointing_offload"),
-    "ignored_modules",
-)
+LAUNCHER_ONLY = tuple(TABLES["launcher_only"])
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 
 
-def add_launch(
-    program: Program, values: Mapping[str, Any], setup: Setup, result: Translation
-) -> None:
+def add_launch(program: Program, values: Values, setup: Setup, result: Translation) -> None:
     """Add the engine of a program on top of transformers.Trainer."""
     accelerate = program.accelerate or {}
     result.problems += accelerate_problems(accelerate)
@@ -69,14 +54,14 @@ def add_launch(
         version = 1 if kind == "FSDP" and not values["fsdp"] else 2
         config = _without_prefix(fsdp or {})
         config |= _legacy_words(values["fsdp"])
-        if str(config.get("version", version)) not in ("1", "2"):
-            wrong = f"program.fsdp_config.version={config['version']!r}"
-            result.problems.append(f"{wrong} must be 1 or 2")
+        version = config.get("version", version)
+        if str(version) not in ("1", "2"):
+            result.problems.append(f"program.fsdp_config.version={version!r} must be 1 or 2")
             return
-        if int(config.get("version", version)) == 1:
+        if int(version) == 1:
             launched = _without_prefix(launched_fsdp(accelerate)) if kind else {}
             _set_version1_strategy(config, launched, result)
-        _add_fsdp(config, version, setup, result)
+        _add_fsdp(config, int(version), setup, result)
         result.engine |= mesh_keys(accelerate)
         if not _syncs_each_batch(values["accelerator_config"]):
             result.engine["sync_each_batch"] = False
@@ -103,7 +88,7 @@ def first_device(program: Program) -> str:
     return "cuda" if program.quantization or placed else "cpu"
 
 
-def launched_fsdp(accelerate: Mapping[str, Any]) -> Section:
+def launched_fsdp(accelerate: Values) -> Section:
     """The keys of the launcher's fsdp_config that its FSDP version reads
     (FullyShardedDataParallelPlugin.__post_init__).
     """
@@ -117,7 +102,7 @@ def launched_fsdp(accelerate: Mapping[str, Any]) -> Section:
     return {key: config[key] for key in config if key.removeprefix("fsdp_") not in ignored}
 
 
-def _without_prefix(config: Mapping[str, Any]) -> Section:
+def _without_prefix(config: Values) -> Section:
     return {str(key).removeprefix("fsdp_"): value for key, value in config.items()}
 
 
@@ -166,13 +151,10 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
     under mixed precision, and autocast is around the forward pass as well (accelerator.py
     prepare_model).
     """
-    version = int(config.get("version", version))
-    engine: Section = {"type": "fsdp", "fsdp_version": version}
     reshard = config.get("reshard_after_forward", config.get("sharding_strategy", True))
-    strategy = str(reshard).lower()
-    if strategy in ("true", "false"):
-        strategy = "full_shard" if strategy == "true" else "shard_grad_op"
-    engine["sharding_strategy"] = strategy
+    words = {"true": "full_shard", "false": "shard_grad_op"}
+    strategy = words.get(str(reshard).lower(), str(reshard).lower())
+    engine: Section = {"type": "fsdp", "fsdp_version": version, "sharding_strategy": strategy}
     engine["init_device"] = "cpu"
     if _flag(config.get("cpu_offload", config.get("offload_params", False))):
         engine["cpu_offload"] = True
@@ -187,9 +169,7 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
         engine["reshard_root_after_forward"] = False
     else:
         engine["wrap_embedding_and_head"] = True
-    result.problems += [
-        f"program.fsdp_config.{key} is not read; leave it out" for key in config if key not in known
-    ]
+    name_strangers(result, "fsdp_config", config, known)
     result.engine |= engine
     training = result.training
     if training.get("autocast") and str(training.get("precision")).endswith("_pure"):
@@ -203,16 +183,11 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
 def _version1_keys(config: Section) -> Section:
     """Options of FSDP version 1, with Accelerate's defaults."""
     prefetch = str(config.get("backward_prefetch", "no_prefetch")).lower()
-    return {
-        "backward_prefetch": "none" if prefetch == "no_prefetch" else prefetch,
-        "use_orig_params": _flag(config.get("use_orig_params", True)),
-        "sync_module_states": _flag(config.get("sync_module_states", True)),
-        "forward_prefetch": _flag(config.get("forward_prefetch", False)),
-        "limit_all_gathers": _flag(config.get("limit_all_gathers", True)),
-    }
+    flags = {key: _flag(config.get(key, usual)) for key, usual in FSDP1_FLAGS.items()}
+    return {"backward_prefetch": "none" if prefetch == "no_prefetch" else prefetch, **flags}
 
 
-def _accelerate_deepspeed(config: Mapping[str, Any]) -> Section:
+def _accelerate_deepspeed(config: Values) -> Section:
     """Accelerate's own keys for DeepSpeed as its configuration (DeepSpeedPlugin)."""
     if config.get("deepspeed_config_file"):
         return {}
@@ -227,21 +202,16 @@ def _accelerate_deepspeed(config: Mapping[str, Any]) -> Section:
 def _add_deepspeed(config: Any, setup: Setup, result: Translation) -> None:
     """DeepSpeed's file; Trainer completes `auto` (trainer_config_finalize)."""
     if not isinstance(config, Mapping):
-        result.problems.append(
-            f"program.deepspeed={config!r} must be an object: DeepSpeed's JSON itself"
-        )
+        rule = "must be an object: DeepSpeed's JSON itself"
+        result.problems.append(f"program.deepspeed={config!r} {rule}")
         return
     zero = config.get("zero_optimization") or {}
     engine: Section = {"type": "deepspeed", "zero_stage": zero.get("stage", 0)}
     hidden = setup.model().hidden_size or 0
-    automatic = {
-        "reduce_bucket_size": hidden * hidden,
-        "stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
-        "stage3_param_persistence_threshold": 10 * hidden,
-    }
+    automatic = [f"{ZERO}.{key}" for key, value in zero.items() if value == AUTO]
+    sizes = auto_values(automatic, {}, lambda: hidden)
     for key in ZERO_KEYS:
-        value = zero.get(key)
-        value = automatic.get(key) if value == "auto" else value
+        value = sizes.get(f"{ZERO}.{key}") if zero.get(key) == AUTO else zero.get(key)
         if value is not None:
             engine[key] = int(value) if isinstance(value, float) else value
     for key in OFFLOADS:
@@ -251,7 +221,7 @@ def _add_deepspeed(config: Any, setup: Setup, result: Translation) -> None:
             engine["pin_memory"] = bool(place.get("pin_memory", True))
             result.training.pop("optimizer_implementation", None)
     off = [key for key in ZERO_OFF if not zero.get(key)]
-    known = (*_zero_known(), *off)
+    known = (*ZERO_KEYS, *ZERO_FREE, *OFFLOADS, *off)
     strangers = [f"zero_optimization.{key}" for key in zero if key not in known]
     strangers += [key for key in config if key not in DEEPSPEED_FREE]
     result.problems += [
@@ -262,7 +232,3 @@ def _add_deepspeed(config: Any, setup: Setup, result: Translation) -> None:
     if str(training.get("precision")).endswith("_pure"):
         training["precision"] = training["precision"].replace("_pure", "_mixed")
     training.pop("autocast", None)
-
-
-def _zero_known() -> tuple[str, ...]:
-    return (*ZERO_KEYS, *ZERO_FREE, *ZERO_FREE_3, *OFFLOADS)

@@ -1,100 +1,96 @@
-"""The attention of from_pretrained, and what PEFT and bitsandbytes do to the model.
+"""How from_pretrained loads a model: its dtype and attention, PEFT's adapters, a quantized base.
 
-A base model quantized by bitsandbytes as keys of a run file.
-
-transformers 5.17.0 utils/quantization_config.py BitsAndBytesConfig, and quantizers/quantizer_bnb_*.
+transformers 5.17.0 modeling_utils.py, utils/quantization_config.py BitsAndBytesConfig,
+quantizers/quantizer_bnb_*; peft 0.21.2 tuners/lora/config.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable
 from typing import Any
 
 from ...ledger.quoting import quoted
-from ...runfile.program import Program, Translation
-from ..translation.arguments import tables
-from .adapters import adapter_keys
-from .precision import dtype_word
+from ...runfile.program import Program, Section, Setup, Translation
+from ..translation.arguments import (
+    REFUSED,
+    Values,
+    argument_problems,
+    argument_table,
+    argument_values,
+    filled,
+)
 
-# Every field, with its default.
-FIELDS: Mapping[str, Any] = {
-    "load_in_8bit": False,
-    "load_in_4bit": False,
-    "llm_int8_threshold": 6.0,
-    "llm_int8_skip_modules": None,
-    "llm_int8_enable_fp32_cpu_offload": False,
-    "llm_int8_has_fp16_weight": False,
-    "bnb_4bit_compute_dtype": None,
-    "bnb_4bit_quant_type": "fp4",
-    "bnb_4bit_use_double_quant": False,
-    "bnb_4bit_quant_storage": None,
-}
-# Fields whose other values are refused, and why.
-REFUSED: dict[str, str] = tables(__file__)["refused"]
+PEFT = "trainer/peft"
+BITSANDBYTES = argument_table("trainer/bitsandbytes")
+LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
+ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
+MIXED = {"": "fp32", "bf16": "bf16_mixed", "fp16": "fp16_mixed"}  # of weights in float32
+PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
 STORAGE = ("uint8", "bfloat16", "float16", "float32")
 COMPUTE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def quantization_keys(
-    quantization: Mapping[str, Any], *, prepared: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Our keys for a BitsAndBytesConfig, and its problems.
+def load_dtype(load: Section, setup: Setup, result: Translation, *more: str) -> str:
+    """The dtype of the weights: "auto", the checkpoint's own, unless given.
 
-    prepared: whether PEFT's prepare_model_for_kbit_training upcasts what is not quantized.
+    more: arguments that a tool reads beside those of from_pretrained
     """
-    problems = _problems(quantization)
-    if problems:
-        return {}, problems
-    given = {**FIELDS, **quantization}
-    common = {"upcast_unquantized": prepared}
-    if given["load_in_8bit"]:
-        return {"quantization": "int8", "int8_threshold": given["llm_int8_threshold"], **common}, []
-    if not given["load_in_4bit"]:
-        return {}, []
-    # nf4 and fp4 differ in the 16 values of their code (functional.py get_4bit_type)
-    compute = dtype_word(given["bnb_4bit_compute_dtype"] or "float32")
-    return {
-        "quantization": "nf4",
-        "double_quant": bool(given["bnb_4bit_use_double_quant"]),
-        "nf4_compute_dtype": COMPUTE[compute],
-        **common,
-    }, []
+    name_strangers(result, "load", load, (*LOAD_KEYS, *more))
+    dtype = load.get("dtype", load.get("torch_dtype", "auto"))
+    if dtype == "auto":
+        stored = setup.model().stored_dtype
+        dtype, source = stored or "bfloat16", "as the checkpoint says"
+        source = source if stored else "as most checkpoints have it"
+        result.assumed.append(f"program.load.dtype={dtype}, {source}")
+    return dtype_word(dtype)
 
 
-def _problems(quantization: Mapping[str, Any]) -> list[str]:
-    """A sentence for each field that does not exist, or whose value is refused."""
-    problems = []
-    for name, value in quantization.items():
-        setting = f"program.quantization.{name}={quoted(value)}"
-        if name not in FIELDS:
-            problems.append(f"program.quantization.{name} is not a field of BitsAndBytesConfig")
-        elif name in REFUSED and value not in (FIELDS[name], []):
-            problems.append(f"{setting}: {REFUSED[name]}; leave it out")
-    given = {**FIELDS, **quantization}
-    if given["load_in_8bit"] and given["load_in_4bit"]:
-        problems.append("program.quantization has load_in_8bit and load_in_4bit; set one of them")
-    problems += _choice(given, "bnb_4bit_quant_type", ("fp4", "nf4"))
-    problems += _choice(given, "bnb_4bit_quant_storage", STORAGE)
-    problems += _choice(given, "bnb_4bit_compute_dtype", tuple(COMPUTE))
-    threshold = given["llm_int8_threshold"]
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold < 0:
-        setting = f"program.quantization.llm_int8_threshold={quoted(threshold)}"
-        problems.append(f"{setting} must be a number, 0 or more")
-    return problems
+def name_strangers(
+    result: Translation, section: str, given: Iterable[str], known: Container[str]
+) -> None:
+    """Add a problem for each key of a section that is not read."""
+    for key in given:
+        if key not in known:
+            result.problems.append(f"program.{section}.{key} is not read; leave it out")
 
 
-def _choice(given: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> list[str]:
-    value = given[name]
-    if value is None or dtype_word(value) in choices:
-        return []
-    words = " or ".join(map(repr, choices))
-    return [f"program.quantization.{name}={quoted(value)} must be {words}"]
+def add_keys(result: Translation, keys: Section | str) -> None:
+    """Add keys of `training`, or the sentence that says why there are none."""
+    if isinstance(keys, str):
+        result.problems.append(keys)
+    else:
+        result.training |= keys
 
 
-ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
+def dtype_word(value: Any) -> str:
+    """torch's name of a dtype: torch.bfloat16 and bf16 are bfloat16."""
+    word = str(value).removeprefix("torch.").lower()
+    return SHORT.get(word, word)
 
 
-def add_attention(load: Mapping[str, Any], result: Translation) -> None:
+def precision_keys(dtype: str, mixed: str, *, adapters: bool) -> dict[str, Any] | str:
+    """Our keys for weights of a dtype under mixed precision ("", bf16 or fp16), or a sentence.
+
+    accelerate 1.15.0 accelerator.py, prepare_model: the forward pass runs under autocast of the
+    mixed precision, whatever the dtype of the weights.
+    """
+    if dtype == "float32":
+        return {"precision": MIXED[mixed]}
+    if dtype not in PURE:
+        return f"program.load.dtype={dtype!r} must be 'float32', 'bfloat16' or 'float16'"
+    if not mixed:
+        return {"precision": PURE[dtype]}
+    if COMPUTE[dtype] != mixed:
+        fix = f"use {COMPUTE[dtype]}=true, or load the weights in float32"
+        return f"program.args.{mixed}=true with weights in {dtype} is not modelled; {fix}"
+    if mixed == "fp16" and not adapters:
+        error = "torch's gradient scaler refuses gradients in float16"
+        return f"program.args.fp16=true: {error}; load the weights in float32"
+    return {"precision": PURE[dtype], "autocast": True}
+
+
+def add_attention(load: Values, result: Translation) -> None:
     """Add the attention; sdpa unless the program chooses another."""
     attention = load.get("attn_implementation", "sdpa")
     if attention in ATTENTION:
@@ -116,3 +112,77 @@ def add_adapters(program: Program, result: Translation, *, prepared: bool) -> No
         keys, problems = quantization_keys(program.quantization, prepared=prepared)
         result.training |= keys
         result.problems += problems
+
+
+def adapter_keys(peft: Values) -> tuple[dict[str, Any], list[str]]:
+    """`training.lora` for a LoraConfig, and its problems.
+
+    peft 0.21.2 tuners/tuners_utils.py: adapters of 16-bit weights are cast to fp32
+    (autocast_adapter_dtype).
+    """
+    table = argument_table(PEFT)
+    problems = [
+        sentence.replace("program.args.", "program.peft.")
+        for sentence in argument_problems("PEFT's LoraConfig", table, peft)
+    ]
+    values = argument_values(table, peft)
+    lora: dict[str, Any] = {"r": values["r"], "adapter_dtype": "fp32"}
+    if values["target_modules"] is not None:
+        lora["target_modules"] = values["target_modules"]
+    lora |= filled(dropout=values["lora_dropout"], dora=bool(values["use_dora"]))
+    return lora, problems
+
+
+def quantization_keys(quantization: Values, *, prepared: bool) -> tuple[dict[str, Any], list[str]]:
+    """Our keys for a BitsAndBytesConfig, and its problems.
+
+    prepared: whether PEFT's prepare_model_for_kbit_training upcasts what is not quantized.
+    """
+    problems = _problems(quantization)
+    if problems:
+        return {}, problems
+    given = argument_values(BITSANDBYTES, quantization)
+    common = {"upcast_unquantized": prepared}
+    if given["load_in_8bit"]:
+        return {"quantization": "int8", "int8_threshold": given["llm_int8_threshold"], **common}, []
+    if not given["load_in_4bit"]:
+        return {}, []
+    # nf4 and fp4 differ in the 16 values of their code (functional.py get_4bit_type)
+    compute = dtype_word(given["bnb_4bit_compute_dtype"] or "float32")
+    return {
+        "quantization": "nf4",
+        "double_quant": bool(given["bnb_4bit_use_double_quant"]),
+        "nf4_compute_dtype": COMPUTE[compute],
+        **common,
+    }, []
+
+
+def _problems(quantization: Values) -> list[str]:
+    """A sentence for each field that does not exist, or whose value is refused."""
+    problems = []
+    for name, value in quantization.items():
+        row = BITSANDBYTES.get(name)
+        if row is None:
+            problems.append(f"program.quantization.{name} is not a field of BitsAndBytesConfig")
+        elif row.effect == REFUSED and value not in (row.default, []):
+            setting = f"program.quantization.{name}={quoted(value)}"
+            problems.append(f"{setting}: {row.why}; leave it out")
+    given = argument_values(BITSANDBYTES, quantization)
+    if given["load_in_8bit"] and given["load_in_4bit"]:
+        problems.append("program.quantization has load_in_8bit and load_in_4bit; set one of them")
+    problems += _choice(given, "bnb_4bit_quant_type", ("fp4", "nf4"))
+    problems += _choice(given, "bnb_4bit_quant_storage", STORAGE)
+    problems += _choice(given, "bnb_4bit_compute_dtype", tuple(COMPUTE))
+    threshold = given["llm_int8_threshold"]
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold < 0:
+        setting = f"program.quantization.llm_int8_threshold={quoted(threshold)}"
+        problems.append(f"{setting} must be a number, 0 or more")
+    return problems
+
+
+def _choice(given: Values, name: str, choices: tuple[str, ...]) -> list[str]:
+    value = given[name]
+    if value is None or dtype_word(value) in choices:
+        return []
+    words = " or ".join(map(repr, choices))
+    return [f"program.quantization.{name}={quoted(value)} must be {words}"]

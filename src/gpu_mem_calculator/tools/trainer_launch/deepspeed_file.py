@@ -13,20 +13,15 @@ from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...runfile.read import section
 from ...runfile.text.errors import InputError, quoted
-from ..deepspeed.auto import AUTO
+from ..deepspeed.auto import AUTO, ZERO
 from ..deepspeed.batch import MICRO, STEPS, TRAIN
 from ..deepspeed.names import CHECKPOINT_KEYS
-from ..deepspeed.read import OFFLOADS, RECOMPUTE, ZERO, RunFileSections, sections
-from ..reading.reading import Effect, Limit, Reading
+from ..deepspeed.read import OFFLOADS, RECOMPUTE, RunFileSections, sections
+from ..reading.reading import Reading
+from ..translation.arguments import Values, tables
 
 # Keys that must have the Trainer's value, and its argument.
-MATCHED = {
-    MICRO: "per_device_train_batch_size",
-    STEPS: STEPS,
-    "gradient_clipping": "max_grad_norm",
-    "bf16.enabled": "bf16",
-    "fp16.enabled": "fp16",
-}
+MATCHED: Mapping[str, str] = tables(__file__)["matched"]
 OFFLOAD = "offload_optimizer"
 SETTING = re.compile(r"([\w.]+)(=|: )")
 UNKNOWN = "is not a key"
@@ -35,7 +30,7 @@ UNKNOWN = "is not a key"
 WITHOUT_EFFECT = (RECOMPUTE,)
 
 
-def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -> None:
+def add_deepspeed_file(reading: Reading, data: Any, values: Values) -> None:
     """Add a DeepSpeed file to a reading with a `program`: the engine's keys, and the optimizer
     where the file has one.
 
@@ -52,10 +47,10 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Mapping[str, Any]) -
     if read is None:
         return
     for path in read["no_memory"]:
-        free_effect: Effect = "free"
-        for name in [f"deepspeed.{path}", *reading.keys]:
-            if name == f"deepspeed.{path}" or name.startswith(f"deepspeed.{path}."):
-                reading.keys[name] = free_effect
+        reading.keys[f"deepspeed.{path}"] = "free"
+        for name in reading.keys:
+            if name.startswith(f"deepspeed.{path}."):
+                reading.keys[name] = "free"
     engine = {k: v for k, v in read["engine"].items() if k not in CHECKPOINT_KEYS}
     run = reading.run
     run["engine"] = {**engine, **run.get("engine", {})}
@@ -81,7 +76,8 @@ def _sections(reading: Reading, completed: dict[str, Any]) -> RunFileSections | 
             )
         except InputError as error:
             refused = [one for one in error.problems if _take_out(completed, one)]
-            reading.limits += [_limit(sentence) for sentence in refused]
+            for key, _, why in (sentence.partition(": ") for sentence in refused):
+                reading.limit(f"deepspeed.{key}", why or "it is not modelled")
             if not refused:
                 reading.problems += error.problems
                 return None
@@ -102,14 +98,7 @@ def _take_out(data: dict[str, Any], sentence: str) -> bool:
     return True
 
 
-def _limit(sentence: str) -> Limit:
-    key, _, why = sentence.partition(": ")
-    return Limit(key=f"deepspeed.{key}", why=why or "it is not modelled")
-
-
-def _completed(
-    data: Mapping[str, Any], values: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
+def _completed(data: Values, values: Values) -> tuple[dict[str, Any], list[str]]:
     """The file with the Trainer's values, and a sentence for each value that differs."""
     completed, problems = copy.deepcopy(dict(data)), []
     for key in (*WITHOUT_EFFECT, TRAIN):
@@ -118,7 +107,8 @@ def _completed(
         value = _get(data, path)
         meant = values.get(argument)
         meant = bool(meant) if path.endswith("enabled") else meant
-        if value not in (None, AUTO) and value != meant and _tells(path, value):
+        tells = value or not path.endswith("enabled")  # a precision that is off is no choice
+        if value not in (None, AUTO) and value != meant and tells:
             what = f"deepspeed {path}={quoted(value)} differs from {argument}={quoted(meant)}"
             problems.append(f"{what}, which Trainer refuses; write {AUTO!r} in the file")
         if value is not None or path in (MICRO, STEPS):
@@ -126,12 +116,7 @@ def _completed(
     return completed, problems
 
 
-def _tells(path: str, value: Any) -> bool:
-    """Whether a value is a choice that can differ; a precision that is off is not one."""
-    return not path.endswith("enabled") or bool(value)
-
-
-def _get(data: Mapping[str, Any], path: str) -> Any:
+def _get(data: Values, path: str) -> Any:
     head, _, rest = path.partition(".")
     value = data.get(head)
     return _get(value, rest) if rest and isinstance(value, Mapping) else None if rest else value
@@ -145,7 +130,7 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
         data[head] = value
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _leaves(data: Values, prefix: str = "") -> Iterator[str]:
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")

@@ -14,14 +14,13 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...training.engines.deepspeed.options import OPTIONS as DEEPSPEED_OPTIONS
+from ..deepspeed.auto import AUTO
+from ..deepspeed.batch import MICRO, STEPS, TRAIN
 from ..deepspeed.write import write as write_deepspeed
 
 ENGINES = ("pytorch_ddp", "deepspeed", "fsdp")  # those that Trainer and Accelerate start
 LAYERS = "TRANSFORMER_BASED_WRAP"  # one unit a layer, by the model's own names
-AUTO = (
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    "gradient_clipping",
-)
+COMPLETED = (TRAIN, MICRO, STEPS, "gradient_clipping")  # by Trainer
 # Options of FSDP 1, and Accelerate's names.
 VERSION_1 = ("use_orig_params", "sync_module_states", "forward_prefetch")
 
@@ -57,7 +56,7 @@ def trainer_deepspeed(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
     data = write_deepspeed(file, resolved)
     data.pop("optimizer")
     data.pop("activation_checkpointing", None)
-    return data | dict.fromkeys(AUTO, "auto")
+    return data | dict.fromkeys(COMPLETED, AUTO)
 
 
 def fsdp_settings(run: Run) -> dict[str, Any]:

@@ -5,7 +5,6 @@ What a tool cannot say stays unsaid here; `unsaid.py` finds it by translating th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...pytorch.modelling.huggingface.liger import LIGER
@@ -15,14 +14,13 @@ from ...runfile.config import RunFile
 from ...runfile.read import as_dict
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.trainer_optimizers import OPTIMIZERS
-from ..translation.arguments import FREE, argument_table
+from ..translation.arguments import FREE, Values, argument_table, filled
 from ..translation.tools import TOOLS
 from .launch import launch_sections, mixed_precision
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 CLIPPING = 1.0  # max_grad_norm of transformers
 MOMENTUM = "momentum=0.9"
-TRAINER = "transformers.Trainer"
 
 
 def program_sections(title: str, tool: str, file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
@@ -49,7 +47,14 @@ def program_run(file: RunFile, program: dict[str, Any]) -> dict[str, Any]:
     return {"model": as_dict(file.model), "program": program}
 
 
-def launch_arguments(program: Mapping[str, Any]) -> dict[str, Any]:
+def beyond_sft(run: Run) -> str:
+    """What a run has that supervised fine-tuning has not; empty where it is one."""
+    if run.rollout is not None:
+        return "generation"
+    return "a reference model" if run.reference else "a reward" if run.loss == "reward" else ""
+
+
+def launch_arguments(program: Values) -> dict[str, Any]:
     """TrainingArguments that have DeepSpeed's JSON or FSDP's settings inside."""
     if program.get("deepspeed"):
         return {"deepspeed": program["deepspeed"]}
@@ -82,18 +87,18 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
         "max_grad_norm": CLIPPING if clipping is None else clipping,
         "gradient_checkpointing": run.recompute == FULL,
     }
-    if run.optimizer == "sgd_momentum":
-        arguments["optim_args"] = MOMENTUM
-    if run.recompute == FULL and run.reentrant:
-        arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
-    if run.label_smoothing:
-        arguments["label_smoothing_factor"] = run.label_smoothing
-    if run.evaluation is not None:
-        arguments |= _evaluation(run)
+    reentrant = run.recompute == FULL and run.reentrant
+    arguments |= filled(
+        optim_args=MOMENTUM if run.optimizer == "sgd_momentum" else "",
+        gradient_checkpointing_kwargs={"use_reentrant": True} if reentrant else {},
+        label_smoothing_factor=run.label_smoothing,
+    )
+    if run.evaluation is not None:  # which also needs an evaluation dataset
+        size = int(run.evaluation.batch)
+        arguments |= {"eval_strategy": "epoch", "per_device_eval_batch_size": size}
     if run.options.get("sync_each_batch") and run.micro_batches > 1:
-        arguments["accelerator_config"] = {
-            "gradient_accumulation_kwargs": {"sync_each_batch": True}
-        }
+        each = {"sync_each_batch": True}
+        arguments["accelerator_config"] = {"gradient_accumulation_kwargs": each}
     if run.compile:
         arguments["torch_compile"] = True
         if run.compile != "default":
@@ -101,18 +106,12 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
     return arguments | _liger(run)
 
 
-def _evaluation(run: Run) -> dict[str, Any]:
-    """An evaluation, which also needs an evaluation dataset."""
-    assert run.evaluation is not None
-    return {"eval_strategy": "epoch", "per_device_eval_batch_size": int(run.evaluation.batch)}
-
-
 def _liger(run: Run) -> dict[str, Any]:
     """Liger's kernels, by name where they are not those of the family."""
     usual = LIGER[run.arch.family].default if run.arch.family in LIGER else ()
     if not run.liger:
         return {}
-    changed = {name: name in run.liger for name in {*usual, *run.liger} - ({*usual} & {*run.liger})}
+    changed = {name: name in run.liger for name in sorted({*usual} ^ {*run.liger})}
     return {"use_liger_kernel": True} | ({"liger_kernel_config": changed} if changed else {})
 
 
@@ -122,18 +121,12 @@ def trainer_optimizer(run: Run) -> str:
     names = [name for name, keys in OPTIMIZERS.items() if keys["optimizer"] == wanted]
     if not names:
         return "adamw_torch_fused"
-    same = [
-        name
-        for name in names
-        if OPTIMIZERS[name].get("optimizer_implementation", "foreach")
-        == (run.implementation or _usual_implementation(run))
-    ]
-    return (same or names)[0]
-
-
-def _usual_implementation(run: Run) -> str:
-    """How an engine's Adam runs where the run does not say it: DeepSpeed's own is fused."""
-    return "fused" if "zero_stage" in run.options else "foreach"
+    usual = "fused" if "zero_stage" in run.options else "foreach"  # DeepSpeed's own Adam is fused
+    for name in names:
+        made = OPTIMIZERS[name].get("optimizer_implementation", "foreach")
+        if made == (run.implementation or usual):
+            return name
+    return names[0]
 
 
 def _load(run: Run) -> dict[str, Any]:
@@ -161,9 +154,7 @@ def peft_arguments(file: RunFile, run: Run) -> dict[str, Any]:
     }
     if lora.target_modules is not None:
         arguments["target_modules"] = lora.target_modules
-    if lora.dora:
-        arguments["use_dora"] = True
-    return arguments
+    return arguments | filled(use_dora=lora.dora)
 
 
 def quantization_arguments(run: Run) -> dict[str, Any]:

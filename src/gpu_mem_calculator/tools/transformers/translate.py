@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ...pytorch.modelling.huggingface.liger import KERNELS, LIGER
 from ...runfile.program import Program, Section, Setup, Translation
 from ...runfile.trainer_optimizers import optimizer_keys
 from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
-from ..trainer.loading import add_adapters, add_attention
-from ..trainer.precision import dtype_word, precision_keys
-
-LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
+from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, precision_keys
+from ..translation.arguments import Values, filled
 
 
-def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Translation:
+def translate(program: Program, values: Values, setup: Setup) -> Translation:
     """The keys of a plain Trainer, with the model prepared as PEFT's guide says."""
     result = Translation()
     training_keys(program, values, setup, result, prepared=True)
@@ -25,12 +20,7 @@ def translate(program: Program, values: Mapping[str, Any], setup: Setup) -> Tran
 
 
 def training_keys(
-    program: Program,
-    values: Mapping[str, Any],
-    setup: Setup,
-    result: Translation,
-    *,
-    prepared: bool,
+    program: Program, values: Values, setup: Setup, result: Translation, *, prepared: bool
 ) -> None:
     """Add the keys that every program on top of Trainer has in common.
 
@@ -40,17 +30,18 @@ def training_keys(
     training["batch_size"] = values["per_device_train_batch_size"]
     training["gradient_accumulation_steps"] = values["gradient_accumulation_steps"]
     training["gradient_clipping"] = values["max_grad_norm"] or 0
-    _add(result, optimizer_keys(values["optim"], values))
-    _add_loading(program, values, setup, result)
+    add_keys(result, optimizer_keys(values["optim"], values))
+    dtype, mixed = load_dtype(program.load, setup, result), mixed_precision(program, values)
+    add_keys(result, precision_keys(dtype, mixed, adapters=program.peft is not None))
+    add_attention(program.load, result)
     add_adapters(program, result, prepared=prepared)
     training |= recompute_keys(values) | loss_keys(values, setup)
-    if program.data.get("seq_len"):
-        training["seq_len"] = program.data["seq_len"]
+    training |= filled(seq_len=program.data.get("seq_len"))
     add_launch(program, values, setup, result)
     add_evaluation(program, values, result)
 
 
-def recompute_keys(values: Mapping[str, Any]) -> Section:
+def recompute_keys(values: Values) -> Section:
     """Gradient checkpointing; not reentrant unless asked for (modeling_utils.py)."""
     if not values["gradient_checkpointing"]:
         return {}
@@ -59,11 +50,9 @@ def recompute_keys(values: Mapping[str, Any]) -> Section:
     return {"activation_checkpointing": "full", **reentrant}
 
 
-def loss_keys(values: Mapping[str, Any], setup: Setup) -> Section:
+def loss_keys(values: Values, setup: Setup) -> Section:
     """Label smoothing, Liger's kernels and torch.compile."""
-    keys: Section = {}
-    if values["label_smoothing_factor"]:
-        keys["label_smoothing"] = values["label_smoothing_factor"]
+    keys = filled(label_smoothing=values["label_smoothing_factor"])
     if values["use_liger_kernel"]:
         config = values["liger_kernel_config"]
         keys["liger"] = True if not config else liger_kernels(config, setup.model().family)
@@ -72,7 +61,7 @@ def loss_keys(values: Mapping[str, Any], setup: Setup) -> Section:
     return keys
 
 
-def liger_kernels(config: Mapping[str, Any], family: str) -> bool | list[str]:
+def liger_kernels(config: Values, family: str) -> bool | list[str]:
     """Liger's kernels: the family's defaults, changed by a configuration
     (integrations/liger.py apply_liger_kernel). Liger leaves out names that it does not have for
     the family (liger-kernel 0.8.5 transformers/monkey_patch.py _apply_liger_kernel_to_instance).
@@ -83,32 +72,3 @@ def liger_kernels(config: Mapping[str, Any], family: str) -> bool | list[str]:
     kept = [name for name in usual if config.get(name, True)]
     added = (name for name, on in config.items() if on and name not in usual)
     return [*kept, *(name for name in added if name not in others)]
-
-
-def _add(result: Translation, keys: Section | str) -> None:
-    if isinstance(keys, str):
-        result.problems.append(keys)
-    else:
-        result.training |= keys
-
-
-def _add_loading(
-    program: Program, values: Mapping[str, Any], setup: Setup, result: Translation
-) -> None:
-    """The dtype of the weights and the attention that from_pretrained chooses.
-
-    transformers 5.17.0 modeling_utils.py: dtype is "auto", the checkpoint's own, unless given.
-    """
-    load = program.load
-    for name in load:
-        if name not in LOAD_KEYS:
-            result.problems.append(f"program.load.{name} is not read; leave it out")
-    dtype = load.get("dtype", load.get("torch_dtype", "auto"))
-    if dtype == "auto":
-        stored = setup.model().stored_dtype
-        dtype, source = stored or "bfloat16", "as the checkpoint says"
-        source = source if stored else "as most checkpoints have it"
-        result.assumed.append(f"program.load.dtype={dtype}, {source}")
-    mixed = mixed_precision(program, values)
-    _add(result, precision_keys(dtype_word(dtype), mixed, adapters=program.peft is not None))
-    add_attention(load, result)

@@ -5,23 +5,27 @@ What a training script itself must do, as the Python lines of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
+from ..translation.arguments import Values
+from ..translation.tools import TRAINER
 from ..writing.launch import launch_words
 from ..writing.texts import command_text, json_text, option_words, yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
-from .program import TRAINER, launch_arguments, program_run, program_sections
+from .program import launch_arguments, program_run, program_sections
 
 WIDTH = 84
 DTYPES = ("dtype", "bnb_4bit_compute_dtype")  # arguments that are torch's dtypes
+TITLE = "transformers"
+OUTPUT = {"output_dir": "output"}
 
 
-def script_lines(program: Mapping[str, Any], resolved: ResolvedRun) -> Iterator[str]:
+def script_lines(program: Values, resolved: ResolvedRun) -> Iterator[str]:
     """The lines that load the model and its adapters, as comments of the file."""
     yield "TrainingArguments have no keys for the model. In train.py:"
     load = _arguments(program["load"])
@@ -42,15 +46,11 @@ def _code(line: str) -> list[str]:
     return wrap(line, WIDTH, initial_indent="    ", subsequent_indent=" " * 8)
 
 
-def _arguments(values: Mapping[str, Any]) -> str:
+def _arguments(values: Values) -> str:
     return ", ".join(
         f"{key}=torch.{value}" if key in DTYPES else f"{key}={value!r}"
         for key, value in values.items()
     )
-
-
-TITLE = "transformers"
-OUTPUT = {"output_dir": "output"}
 
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:

@@ -52,6 +52,7 @@ class Argument(Struct, frozen=True, kw_only=True):
 
 
 ArgumentTable = Mapping[str, Argument]
+Values = Mapping[str, Any]  # of arguments, by their names
 
 
 @cache
@@ -136,6 +137,11 @@ def _type_rule(default: Any, value: Any) -> str:
     if isinstance(default, int | float):
         return "" if isinstance(value, int | float | None) else "a number"
     return ""
+
+
+def filled(**parts: Any) -> dict[str, Any]:
+    """The keys that have a value: neither None, nor off, nor empty."""
+    return {key: value for key, value in parts.items() if value}
 
 
 def assumed_defaults(title: str, table: ArgumentTable, given: Mapping[str, Any]) -> str:

@@ -30,21 +30,18 @@ from .arguments import (
     flat_arguments,
 )
 
+TYPES: Mapping[str, type] = {"an object": Mapping, "true or false": bool, "a text": str}
 OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
-# Arguments without a default that are whole numbers.
-WHOLE = (
-    *("generation_batch_size", "steps_per_generation", "precompute_ref_batch_size"),
-    *("vllm_max_model_length", "eval_accumulation_steps"),
-)
-# Whole numbers that are 1 or more.
-COUNTS = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "pad_to_multiple_of"),
-    *("max_length", "max_completion_length", "num_iterations", "steps_per_generation"),
-    "generation_batch_size",
-)
-TEXTS = ("optim", "packing_strategy", "truncation_mode", "vllm_mode", "eval_strategy")
-FLAGS = ("bf16", "completion_only_loss")
-WHOLE_DATA = ("seq_len", "prompt", "eval_seq_len", "eval_batches")  # whole numbers of `data`
+DATA = argument_data("tools", Path(__file__).parent)
+KINDS: Mapping[str, list[str]] = DATA["kinds"]  # names of arguments whose values are of one kind
+# Tools that were read and cannot be answered: why, and which set-up can.
+REFUSED_TOOLS: Mapping[str, str] = DATA["refused"]
+TRAINER = "transformers.Trainer"
+ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")  # they generate what they train on
+STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
+CHECKED = ("transformers", "trl")  # packages whose arguments have one kind of value each
+LONGEST_VERSION = 40
+Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
 
 
 def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
@@ -59,9 +56,9 @@ def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
             continue
         if kind and not _is(kind, value):
             yield f"program.args.{name}={quoted(value)} must be {kind}"
-        elif name in COUNTS and isinstance(value, int) and value < 1:
+        elif name in KINDS["counts"] and isinstance(value, int) and value < 1:
             yield f"program.args.{name}={quoted(value)} must be 1 or more"
-    for name in WHOLE_DATA:
+    for name in KINDS["data"]:
         value = program.data.get(name)
         if value is not None and not _is("a whole number", value):
             yield f"program.data.{name}={quoted(value)} must be a whole number"
@@ -71,22 +68,18 @@ def _kind(name: str, default: Any) -> str:
     """What a value must be; empty where the tool takes several kinds."""
     if name.endswith(OBJECTS):
         return "an object"
-    if isinstance(default, bool) or name in FLAGS:
+    if isinstance(default, bool) or name in KINDS["flags"]:
         return "true or false"
-    if name in TEXTS:
+    if name in KINDS["texts"]:
         return "a text"
-    if isinstance(default, int) or name in WHOLE:
+    if isinstance(default, int) or name in KINDS["whole"]:
         return "a whole number"
     return "a number" if isinstance(default, float) else ""
 
 
 def _is(kind: str, value: Any) -> bool:
-    if kind == "an object":
-        return isinstance(value, Mapping)
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if kind == "a text":
-        return isinstance(value, str)
+    if kind in TYPES:
+        return isinstance(value, TYPES[kind])
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if kind == "a whole number":
@@ -107,15 +100,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     module: str
 
 
-DATA = argument_data("tools", Path(__file__).parent)
 # One row for each tool, by the name in `program.tool`.
 TOOLS: Mapping[str, Tool] = msgspec.convert(DATA["tools"], dict[str, Tool])
-# Tools that were read and cannot be answered: why, and which set-up can.
-REFUSED_TOOLS: Mapping[str, str] = DATA["refused"]
-STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
-CHECKED = ("transformers", "trl")  # packages whose arguments have one kind of value each
-LONGEST_VERSION = 40
-Translate = Callable[[Program, Mapping[str, Any], Setup], Translation]
 
 
 def translate(program: Program, setup: Setup) -> Translation:

@@ -1,21 +1,21 @@
-"""What GRPOTrainer and RLOOTrainer have in common: they generate, score and train (trl 1.16.0)."""
+"""GRPOConfig and RLOOConfig as keys of a run file: trainers that generate, score and train.
+
+trl 1.16.0 trainer/grpo_trainer.py, rloo_trainer.py.
+"""
 
 from __future__ import annotations
 
 from ...runfile.program import Program, Section, Setup, Translation
-from .trainer import Values, trainer_keys
+from ..translation.arguments import Values, filled
+from .trainer import trainer_keys
 
+RLOO = "trl.RLOOTrainer"
 MODES = ("colocate", "server")  # vllm_mode
 CACHES = (None, "dynamic", "static")
 
 
-def policy_keys(
-    program: Program, values: Values, setup: Setup, *, old_logprobs: bool
-) -> Translation:
-    """The keys of a trainer that generates its completions.
-
-    - old_logprobs: whether this trainer asks the policy for log-probabilities before its update
-    """
+def translate(program: Program, values: Values, setup: Setup) -> Translation:
+    """The keys of a trainer that generates its completions."""
     result = trainer_keys(program, values, setup)
     prompt = program.data.get("prompt")
     if not prompt:
@@ -26,17 +26,32 @@ def policy_keys(
         return result
     training = result.training
     training.pop("seq_len", None)  # it is that of prompt and completion
-    training |= {"loss": "chunked", "generation": _generation(prompt, values, setup, old_logprobs)}
+    training |= {"loss": "chunked", "generation": _generation(program, values, setup)}
     if values["beta"]:
         training["reference_model"] = True
     result.assumed.append(
         "every prompt and completion has its full length, and rewards are computed on the host"
     )
-    result.problems += _reference_problems(program, values)
+    if values["sync_ref_model"] and (not values["beta"] or program.peft is not None):
+        why = "TRL refuses it with adapters and with beta=0; leave it out"  # __init__
+        result.problems.append(f"program.args.sync_ref_model=true: {why}")
     return result
 
 
-def updates_per_generation(values: Values, setup: Setup) -> int:
+def _asks_before(program: Program, values: Values, setup: Setup) -> bool:
+    """Whether the policy is asked for its old log-probabilities before the update.
+
+    RLOO always does. GRPO does where a generation outlives the step that follows it, and for
+    completions of vLLM (_generate_and_score_completions).
+    """
+    if program.tool == RLOO:
+        return True
+    every = _updates_per_generation(values, setup) * values["num_iterations"]
+    corrected = values["use_vllm"] and values["vllm_importance_sampling_correction"]
+    return bool(corrected or values["gradient_accumulation_steps"] % every)
+
+
+def _updates_per_generation(values: Values, setup: Setup) -> int:
     """Micro-batches that one generation is split into (grpo_config.py __post_init__)."""
     if values["generation_batch_size"] is not None:
         whole = values["per_device_train_batch_size"] * setup.num_gpus
@@ -45,16 +60,15 @@ def updates_per_generation(values: Values, setup: Setup) -> int:
     return int(steps)
 
 
-def _generation(prompt: int, values: Values, setup: Setup, old_logprobs: bool) -> Section:
+def _generation(program: Program, values: Values, setup: Setup) -> Section:
     """`training.generation`; only what differs from its defaults."""
     batch = values["per_device_train_batch_size"]
     keys: Section = {
-        "prompt": _padded(prompt, values),
+        "prompt": _padded(program.data["prompt"], values),
         "new_tokens": _padded(values["max_completion_length"], values),
-        "sequences": batch * updates_per_generation(values, setup),
+        "sequences": batch * _updates_per_generation(values, setup),
     }
-    if old_logprobs:
-        keys["old_logprobs"] = True
+    keys |= filled(old_logprobs=_asks_before(program, values, setup))
     if values["use_vllm"]:
         return keys | _engine(values)
     if values["cache_implementation"] == "static":
@@ -74,11 +88,9 @@ def _engine(values: Values) -> Section:
         "gpu_memory_utilization": values["vllm_gpu_memory_utilization"],
         "tensor_parallel_size": values["vllm_tensor_parallel_size"],
     }
-    if values["vllm_enable_sleep_mode"]:
-        keys["sleep_level"] = 2
-    if values["vllm_max_model_length"] is not None:
-        keys["max_model_len"] = values["vllm_max_model_length"]
-    return keys
+    length = values["vllm_max_model_length"]
+    keys |= filled(sleep_level=2 if values["vllm_enable_sleep_mode"] else 0)
+    return keys if length is None else keys | {"max_model_len": length}
 
 
 def _padded(tokens: int, values: Values) -> int:
@@ -95,7 +107,7 @@ def _batch_problems(values: Values, setup: Setup) -> list[str]:
     if size is not None and size % whole:
         fix = f"must be a multiple of the {whole} sequences of all GPUs' micro-batches"
         return [f"program.args.generation_batch_size={size} {fix}"]
-    total, group = whole * updates_per_generation(values, setup), values["num_generations"]
+    total, group = whole * _updates_per_generation(values, setup), values["num_generations"]
     if group < 2:
         return [f"program.args.num_generations={group} must be at least 2: rewards are compared"]
     if total % group:
@@ -112,12 +124,4 @@ def _generation_problems(values: Values) -> list[str]:
     if name not in CACHES:
         fix = "leave it out, or use 'static'"
         return [f"program.args.cache_implementation={name!r} is not modelled; {fix}"]
-    return []
-
-
-def _reference_problems(program: Program, values: Values) -> list[str]:
-    """References that TRL refuses to update (grpo_trainer.py __init__)."""
-    if values["sync_ref_model"] and (not values["beta"] or program.peft is not None):
-        why = "TRL refuses it with adapters and with beta=0; leave it out"
-        return [f"program.args.sync_ref_model=true: {why}"]
     return []

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
-from .trainer import (
-    LAYERS_KEPT,
-    Values,
-    completion_tokens,
-    sequence_length,
-    set_labels,
-    set_length,
-    trainer_keys,
-)
+from ..translation.arguments import Values
+from .trainer import LAYERS_KEPT, sequence_length, set_labels, set_length, trainer_keys
 
 OWN_ROWS = ("bfd", "bfd_split", "bfd-requeue")  # packing_strategy: documents do not mix
 
@@ -33,7 +26,7 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     document = program.data.get("seq_len")
     if not whole:
         each = min(document, length) if packing and document and length else length
-        set_labels(result, completion_tokens(program, values, each))
+        set_labels(program, values, each, result)
     if values["padding_free"] or (packing and values["packing_strategy"] in OWN_ROWS):
         _padding_free(program, values, result)
     elif packing and "labelled_tokens" in training:  # rows are cut from one long text
@@ -47,12 +40,10 @@ def _selective(values: Values, result: Translation) -> None:
     """gradient_checkpointing_kwargs={"selective": true}: attention is not computed again."""
     if not (values["gradient_checkpointing_kwargs"] or {}).get("selective"):
         return
-    training = result.training
+    training, where = result.training, "program.args.gradient_checkpointing_kwargs: selective"
     if training.pop("activation_checkpointing", None) is None:
-        where = "program.args.gradient_checkpointing_kwargs: selective"
         result.problems.append(f"{where} needs gradient_checkpointing=true")
     elif training.pop("checkpoint_reentrant", False):
-        where = "program.args.gradient_checkpointing_kwargs: selective"
         result.problems.append(f"{where} does not work with use_reentrant; leave one out")
     training["recompute"] = LAYERS_KEPT
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec.structs import replace
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..transformers.translate import training_keys
-from ..translation.arguments import tables
+from ..translation.arguments import Values, tables
 
-Values = Mapping[str, Any]
 LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py
 LIGER_LOSS = "fused_linear_cross_entropy"
 # Families whose configuration has output_router_logits (transformers 5.17.0).
@@ -97,46 +93,24 @@ def sequence_length(program: Program, values: Values, *, truncated: bool = True)
     return length
 
 
-def completion_tokens(program: Program, values: Values, length: int | None) -> int | str | None:
-    """Tokens of a sequence that have a label: those of its completion. None: all but the first;
-    a sentence where truncation leaves none.
+def set_labels(program: Program, values: Values, length: int | None, result: Translation) -> None:
+    """Add the number of labelled tokens, those of a sequence's completion; without a prompt all
+    but the first have a label. A problem where truncation leaves none.
     """
     prompt, whole = program.data.get("prompt") or 0, program.data.get("seq_len") or length
     if not prompt or length is None or whole is None:
-        return None
-    if values.get("truncation_mode") == "keep_end":
-        return min(whole - prompt, length - 1)
+        return
     kept = min(whole, length) - prompt
-    if kept > 0:
-        return kept
-    rule = f"leaves no token of a completion in the {length} of a sequence; set it lower"
-    return f"program.data.prompt={prompt} {rule}"
-
-
-def set_labels(result: Translation, labelled: int | str | None) -> None:
-    """Add the number of labelled tokens, or the problem."""
-    if isinstance(labelled, str):
-        result.problems.append(labelled)
-    elif labelled is not None:
-        result.training["labelled_tokens"] = labelled
+    if values.get("truncation_mode") == "keep_end":
+        kept = min(whole - prompt, length - 1)
+    elif kept <= 0:
+        rule = f"leaves no token of a completion in the {length} of a sequence; set it lower"
+        result.problems.append(f"program.data.prompt={prompt} {rule}")
+        return
+    result.training["labelled_tokens"] = kept
 
 
 def set_length(result: Translation, length: int | None) -> None:
     """Add the length of a sequence, where it is known."""
     if length is not None:
         result.training["seq_len"] = length
-
-
-def reference_keys(program: Program, values: Values, result: Translation) -> None:
-    """Add the reference model of DPO and KTO, and the problems of its options."""
-    before = values["precompute_ref_log_probs"]
-    result.training |= {"loss": "chunked", "reference_model": "precomputed" if before else True}
-    size, usual = values["precompute_ref_batch_size"], values["per_device_train_batch_size"]
-    if before and size not in (None, usual):
-        fix = f"leave it out, or set it to per_device_train_batch_size={usual}"
-        result.problems.append(
-            f"program.args.precompute_ref_batch_size={size} is not modelled; {fix}"
-        )
-    if values["sync_ref_model"] and (before or program.peft is not None):
-        why = "TRL refuses it with adapters and with precompute_ref_log_probs; leave it out"
-        result.problems.append(f"program.args.sync_ref_model=true: {why}")

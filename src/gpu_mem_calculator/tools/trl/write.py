@@ -11,7 +11,7 @@ from typing import Any
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
-from ..transformers.program import launch_arguments, program_run, program_sections
+from ..transformers.program import beyond_sft, launch_arguments, program_run, program_sections
 from ..translation.arguments import tables
 from ..writing.texts import yaml_text
 from ..writing.unsaid import unsaid_sentences
@@ -29,9 +29,10 @@ QUANTIZATION: dict[str, str] = TABLES["quantization"]
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `trl sft --config`."""
-    problem = _problem(resolved)
-    if problem:
-        raise InputError(problem)
+    beyond = beyond_sft(resolved.run)
+    if beyond:
+        what = f"the run has {beyond}, and `trl sft` does not"
+        raise InputError(f"{what}; only SFT is written for TRL")
     program = sft_program(file, resolved)
     data = {
         "model_name_or_path": resolved.model.address,
@@ -51,15 +52,6 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
         unsaid=unsaid_sentences(TITLE, file, resolved, program_run(file, program)),
         beside=beside,
     )
-
-
-def _problem(resolved: ResolvedRun) -> str:
-    """Why a run is none of SFTTrainer's, in a sentence; empty where it is one."""
-    run = resolved.run
-    if run.rollout is not None or run.reference or run.loss == "reward":
-        what = "generation" if run.rollout else "a reference model" if run.reference else "a reward"
-        return f"the run has {what}, and `trl sft` does not; only SFT is written for TRL"
-    return ""
 
 
 def sft_program(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 The update of the actor is estimated: FSDP or Megatron with the model's own layers, flash attention
 and full recompute by default (verl b178a3c workers/fsdp_workers.py, trainer/fsdp_sft_trainer.py).
 Rollout, reference, critic and reward model are other phases or workers, and are named as limits.
-
-Hydra's command line: `key=value`, `+key=value`, `++key=value`, `~key` (hydra 1.3).
+Hydra's command line is `key=value`, `+key=value`, `++key=value`, `~key` (hydra 1.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,59 +19,33 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.megatron_axes import SIZES
 from ..reading.option_values import DTYPES, whole_value
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import ArgumentTable, argument_table, argument_values
+from ..translation.arguments import ArgumentTable, Values, argument_table, argument_values, filled
 
 OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
-
-
-def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values by key, and Hydra's own options by name."""
-    values: dict[str, Any] = {}
-    options: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, sign, text = word.partition("=")
-        if name in OPTIONS:
-            options[name] = text if sign else (rest.pop(0) if rest else "")
-        elif sign and not word.startswith("-"):
-            values[name.lstrip("+")] = _value(text)
-        elif word.strip() and not word.startswith(("~", "-", "$")):
-            raise InputError(f"{word!r} is no override of Hydra; write it as key=value")
-    return values, options
-
-
-def _value(text: str) -> Any:
-    """The value of an override; a text that is no YAML is kept as it is."""
-    try:
-        return parse_yaml(text) if text.strip() else None
-    except (ValueError, RecursionError):
-        return text
-
-
 FOLDER = Path(__file__).parent
 TITLE = "verl"
-ACTOR, MODEL, ROLLOUT = (
-    "actor_rollout_ref.actor",
-    "actor_rollout_ref.model",
-    "actor_rollout_ref.rollout",
-)
+ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "rollout"))
 FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
+SFT = "sft"
+KINDS = (SFT, "ppo")  # tables of arguments; the name of a module has one of the words
 GAE = "gae"  # the estimator of advantages that has a critic
 
 
 def read_command(command: Command) -> Reading:
     """The update of a verl command."""
+    kind = next((one for one in KINDS if one in command.words[0]), None)
+    if kind is None:
+        name = command.words[0]
+        raise InputError(f"{name} does not train; verl is read with main_ppo and SFT trainers")
     given, options = read_overrides(command.words[1:])
-    sft = "sft" in command.words[0]
-    table = argument_table("sft" if sft else "ppo", FOLDER)
+    table = argument_table(kind, FOLDER)
     reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
     kept = sort_keys(reading, table, _within(table, given))
     values = argument_values(table, kept)
-    if sft:
+    if kind == SFT:
         _add_sft(reading, values, command)
     else:
         megatron = "megatron" in str(options.get("--config-name", ""))
@@ -82,7 +55,7 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
-def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
+def _within(table: ArgumentTable, given: Values) -> dict[str, Any]:
     """The keys, with those that a user adds to an object of the table as that object."""
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -93,12 +66,12 @@ def _within(table: ArgumentTable, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def whole(values: Mapping[str, Any], key: str, least: int = 1) -> int:
+def whole(values: Values, key: str, least: int = 1) -> int:
     """The whole number of a key; a shell's variable that is not known is refused."""
     return whole_value(key, values[key], least)
 
 
-def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
+def _add_actor(reading: Reading, values: Values) -> None:
     """The actor's update in PPO, GRPO and their relatives."""
     nodes = whole(values, "trainer.nnodes")
     gpus = nodes * whole(values, "trainer.n_gpus_per_node")
@@ -109,10 +82,7 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
         "attention": "flash_attention_2",
         **_batch(reading, values, gpus, length),
     }
-    if values[f"{MODEL}.enable_gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    if values[f"{MODEL}.use_liger"]:
-        training["liger"] = True
+    training |= _savers(values, MODEL)
     training |= _adapters(values[f"{MODEL}.lora_rank"], values[f"{MODEL}.target_modules"])
     reading.run = {"model": {"name": str(values[f"{MODEL}.path"])}, "training": training}
     if values[f"{ACTOR}.strategy"] == "megatron":
@@ -123,10 +93,10 @@ def _add_actor(reading: Reading, values: Mapping[str, Any]) -> None:
         reading.run["engine"] = _fsdp(values, gpus)
     reading.run["hardware"] = {"num_gpus": gpus, "num_nodes": nodes}
     reading.assumed.append(f"{TITLE}'s update of the actor, on sequences of {length:,} tokens")
-    reading.limits += _other_phases(values)
+    _name_other_phases(reading, values)
 
 
-def _batch(reading: Reading, values: Mapping[str, Any], gpus: int, length: int) -> Section:
+def _batch(reading: Reading, values: Values, gpus: int, length: int) -> Section:
     """The micro-batch of one GPU, and how many of them a step has.
 
     - workers/fsdp_workers.py: ppo_mini_batch_size is of all GPUs, in prompts, times rollout.n
@@ -155,6 +125,12 @@ def _adapters(rank: Any, targets: Any) -> Section:
     return {"lora": {"r": rank, "target_modules": targets}}
 
 
+def _savers(values: Values, model: str) -> Section:
+    """Recompute and Liger's kernels, where the model's section has them."""
+    recompute = "full" if values[f"{model}.enable_gradient_checkpointing"] else ""
+    return filled(activation_checkpointing=recompute, liger=bool(values[f"{model}.use_liger"]))
+
+
 def _precision(stored: Any, compute: Any) -> Section:
     """Weights in `stored`, computed in `compute` by FSDP's policy, with autocast around it."""
     short = DTYPES.get(str(compute), str(compute))
@@ -163,7 +139,7 @@ def _precision(stored: Any, compute: Any) -> Section:
     return {"precision": f"{short}_pure"}
 
 
-def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
+def _fsdp(values: Values, gpus: int) -> Section:
     """FSDP as fsdp_workers.py _build_model_optimizer wraps the actor."""
     version = 2 if values[f"{ACTOR}.strategy"] == "fsdp2" else 1
     size = whole(values, f"{FSDP}.fsdp_size", -1)
@@ -173,8 +149,7 @@ def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
     strategy = names.get(bool(reshard)) or ("full_shard" if reshard else "shard_grad_op")
     engine: Section = {"type": "fsdp", "fsdp_version": version, "sharding_strategy": strategy}
     engine["reduce_dtype"] = "fp32"
-    if hybrid:
-        engine["hybrid_shard_size"] = size
+    engine |= filled(hybrid_shard_size=size if hybrid else 0)
     if version == 1:
         adapters = bool(values[f"{MODEL}.lora_rank"])  # they are units of their own then
         engine["use_orig_params"] = adapters or bool(values[f"{FSDP}.use_orig_params"])
@@ -184,7 +159,7 @@ def _fsdp(values: Mapping[str, Any], gpus: int) -> Section:
     return engine
 
 
-def _megatron(values: Mapping[str, Any], training: Section) -> Section:
+def _megatron(values: Values, training: Section) -> Section:
     """Megatron-Core as workers/megatron_workers.py builds the actor."""
     parallelism = {
         key: whole_value(f"{MEGATRON}.{name}", values[f"{MEGATRON}.{name}"] or 1, 1)
@@ -201,42 +176,35 @@ def _megatron(values: Mapping[str, Any], training: Section) -> Section:
         "distributed_optimizer": bool(values[f"{MEGATRON}.use_distributed_optimizer"]),
     }
     expert = values[f"{MEGATRON}.expert_tensor_parallel_size"]
-    if expert:
-        engine["expert_tensor_parallel_size"] = expert
+    engine |= filled(expert_tensor_parallel_size=expert)
     return {"parallelism": parallelism, "engine": engine}
 
 
-def _other_phases(values: Mapping[str, Any]) -> list[Limit]:
+def _name_other_phases(reading: Reading, values: Values) -> None:
     """What a step has besides the actor's update."""
-    limits = [
-        Limit(
-            key=f"{ACTOR}.policy_loss",
-            why="log-probabilities are estimated as the model's own cross-entropy",
-            adds="16*logits",  # at most four fp32 copies beside those of the cross-entropy
-            saves="activations",
-        )
-    ]
+    why = "log-probabilities are estimated as the model's own cross-entropy"
+    # It adds at most four fp32 copies of the logits beside those of the cross-entropy.
+    reading.limit(f"{ACTOR}.policy_loss", why, adds="16*logits", saves="activations")
     if values[f"{MODEL}.lora_rank"] and values[f"{ACTOR}.strategy"] == "fsdp":
         why = "each adapter is an FSDP unit of its own; it is estimated in its layer's unit"
-        limits.append(Limit(key=f"{MODEL}.lora_rank", why=why))
+        reading.limit(f"{MODEL}.lora_rank", why)
     share = _share(values)
     name = values[f"{ROLLOUT}.name"] or "the rollout engine"
     sleeps = values[f"{ROLLOUT}.free_cache_engine"]
     why = f"{name} takes {share:g} of the card while it generates, beside the actor's shards"
     rest = "" if sleeps else ", and keeps it during the update"
     key, most = f"{ROLLOUT}.gpu_memory_utilization={share:g}", f"{ceil(share * 100)}*card_percent"
-    limits.append(Limit(key=key, why=why + rest, could="more", adds=most))
+    reading.limit(key, why + rest, "more", adds=most)
     critic = values["critic.enable"]
     if critic or (critic is None and values["algorithm.adv_estimator"] == GAE):
         why = "the critic's shards and update on the same GPUs are not modelled"
-        limits.append(Limit(key="critic", why=why, could="more"))
+        reading.limit("critic", why, "more")
     if values["reward_model.enable"]:
         why = "the reward model on the same GPUs is not modelled"
-        limits.append(Limit(key="reward_model.enable=true", why=why, could="more"))
-    return limits
+        reading.limit("reward_model.enable=true", why, "more")
 
 
-def _share(values: Mapping[str, Any]) -> float:
+def _share(values: Values) -> float:
     """The part of the card that the rollout takes."""
     key = f"{ROLLOUT}.gpu_memory_utilization"
     share = values[key]
@@ -245,7 +213,7 @@ def _share(values: Mapping[str, Any]) -> float:
     raise InputError(f"{key}={quoted(share)} must be a number from 0 to 1")
 
 
-def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> None:
+def _add_sft(reading: Reading, values: Values, command: Command) -> None:
     """The SFT trainer: FSDP with 16-bit compute, gradients reduced in fp32."""
     per_node = whole(values, "trainer.n_gpus_per_node")
     gpus = command.num_gpus or whole(values, "trainer.nnodes") * per_node
@@ -260,14 +228,10 @@ def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> N
         **_precision(values["model.fsdp_config.model_dtype"], "bfloat16"),
         **_adapters(values["model.lora_rank"], values["model.target_modules"]),
     }
-    if values["model.enable_gradient_checkpointing"]:
-        training["activation_checkpointing"] = "full"
-    if values["model.use_liger"]:
-        training["liger"] = True
+    training |= _savers(values, "model")
     version = 2 if values["model.strategy"] == "fsdp2" else 1
     engine: Section = {"type": "fsdp", "fsdp_version": version, "reduce_dtype": "fp32"}
-    if values["model.fsdp_config.cpu_offload"]:
-        engine["cpu_offload"] = True
+    engine |= filled(cpu_offload=bool(values["model.fsdp_config.cpu_offload"]))
     reading.run = {
         "model": {"name": str(values["model.partial_pretrain"])},
         "training": training,
@@ -275,4 +239,29 @@ def _add_sft(reading: Reading, values: Mapping[str, Any], command: Command) -> N
         "hardware": {"num_gpus": gpus, "num_nodes": command.num_nodes},
     }
     why = "the loss is computed for each token on shifted copies of the logits"
-    reading.limits.append(Limit(key="loss", why=why, could="more"))
+    reading.limit("loss", why, "more")
+
+
+def read_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values by key, and Hydra's own options by name."""
+    values: dict[str, Any] = {}
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, sign, text = word.partition("=")
+        if name in OPTIONS:
+            options[name] = text if sign else (rest.pop(0) if rest else "")
+        elif sign and not word.startswith("-"):
+            values[name.lstrip("+")] = _value(text)
+        elif word.strip() and not word.startswith(("~", "-", "$")):
+            raise InputError(f"{word!r} is no override of Hydra; write it as key=value")
+    return values, options
+
+
+def _value(text: str) -> Any:
+    """The value of an override; a text that is no YAML is kept as it is."""
+    try:
+        return parse_yaml(text) if text.strip() else None
+    except (ValueError, RecursionError):
+        return text
