@@ -30,8 +30,8 @@ from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.embedding import embedding_events
-from ...step.instants import StepInstant, in_flight, step
-from ...step.layer_groups import LayerGroup, layer_groups, overlap
+from ...step.instants import Instants, in_flight, step
+from ...step.layer_groups import LayerGroup, LayerGroups, layer_groups, overlap
 from ...step.recorded import before_events
 from ...step.states import buffer_entry
 from ...step.workspaces import workspace_entries
@@ -96,7 +96,7 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
 
 
 def stage3_walks(
-    walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: tuple[LayerGroup, ...]
+    walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: LayerGroups
 ) -> StageWalks:
     """The walks of a frozen model whose projections save their inputs, the head's included."""
     first = None if walks.first is None else _layer_walk(setting, blocks[0], grad=False)
@@ -111,10 +111,6 @@ def stage3_walks(
 def without_tied_gradient(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The entries without the sum of a tied table's gradients: the head has a copy of the table."""
     return (e for e in entries if e.role not in (TIED, HEAD_GRADIENT))
-
-
-Stack = tuple[LayerGroup, ...]
-Instants = tuple[StepInstant, ...]
 
 
 def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
@@ -176,7 +172,7 @@ def ledger(run: Run) -> Ledger:
 def _beside(
     plan: ZeroLayout,
     setting: BlockSetting,
-    stack: Stack,
+    stack: LayerGroups,
     tokens: Bytes,
     instants: Instants,
     walks: StageWalks,
@@ -189,7 +185,7 @@ def _beside(
 
 
 def _rolled_ledger(
-    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, zero_init: bool
+    plan: ZeroLayout, setting: BlockSetting, stack: LayerGroups, walks: StageWalks, zero_init: bool
 ) -> Ledger:
     """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
     run = plan.run
@@ -212,7 +208,7 @@ def _rolled_ledger(
 
 
 def _end_reduced_ledger(
-    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, tokens: Bytes
+    plan: ZeroLayout, setting: BlockSetting, stack: LayerGroups, walks: StageWalks, tokens: Bytes
 ) -> Ledger:
     """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
     backward is over. `tokens`: bytes of the tensor between two stages.

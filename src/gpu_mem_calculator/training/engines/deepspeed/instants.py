@@ -16,7 +16,7 @@ from ....pytorch.autograd.events import BlockEvents
 from ....pytorch.autograd.peak import PeakParts, PeakTracker
 from ....run.phases import BACKWARD, FORWARD
 from ...step.activations import StageWalks
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from .hook_points import HookPoint, all_hook_points, forward_hook_points, weight_gradients
 from .peak_tables import Place
 
@@ -123,7 +123,7 @@ class ZeroInstant(Struct, frozen=True, kw_only=True):
     layer: str = ""
 
 
-def zero_instants(stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInstant]:
+def zero_instants(stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     """The instants of one micro-batch, in order."""
     none = tuple(0 for _ in stack)
     yield ZeroInstant(
@@ -163,7 +163,7 @@ def zero_instants(stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[
     )
 
 
-def _forward(index: int, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInstant]:
+def _forward(index: int, stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     """The first layer of a group, and the others together."""
     name = "forward" if index == len(stack) - 1 else f"forward.{index}"
     if stack[index].count > 1:
@@ -175,9 +175,7 @@ def _forward(index: int, stack: tuple[LayerGroup, ...], walks: StageWalks) -> It
         yield _layer(name, ("forward", index, True), stack, walks)
 
 
-def _backward(
-    index: int, stack: tuple[LayerGroup, ...], walks: StageWalks
-) -> Iterator[ZeroInstant]:
+def _backward(index: int, stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     name = f"backward.{index}"
     if stack[index].count > 1:
         yield _layer(f"{name}.last", ("backward", index, False), stack, walks, LAST)
@@ -186,7 +184,7 @@ def _backward(
         yield _layer(f"{name}.last", ("backward", index, True), stack, walks, LAST)
 
 
-def _head(stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInstant]:
+def _head(stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     events, label = walks.head.script, "final norm, logits and loss"
     saved = tuple(group.count for group in stack)
     yield ZeroInstant(
@@ -212,7 +210,7 @@ def _head(stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInst
 
 
 def _layer(
-    name: str, place: Place, stack: tuple[LayerGroup, ...], walks: StageWalks, layer: str = ""
+    name: str, place: Place, stack: LayerGroups, walks: StageWalks, layer: str = ""
 ) -> ZeroInstant:
     """The instant of a group's first layer, or of the highest of its others."""
     word, index, low = place

@@ -12,7 +12,7 @@ from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized
 from ....ledger.source import code
 from ....run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
-from ...step.instants import StepInstant
+from ...step.instants import Instants, StepInstant
 from . import sizes as zero
 from .sizes import Group, ZeroSizes
 
@@ -45,7 +45,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     runs: Runs  # trainable parameters in order
     counts: dict[int, Num]
     frozen_counts: dict[int, Num]
-    instants: tuple[StepInstant, ...]
+    instants: Instants
     bucket: int  # elements
     overlap: bool
     contiguous: bool
@@ -191,7 +191,7 @@ def startup_instants() -> tuple[Instant, ...]:
     )
 
 
-def with_hooks(instants: tuple[StepInstant, ...], *, head: bool) -> tuple[StepInstant, ...]:
+def with_hooks(instants: Instants, *, head: bool) -> Instants:
     """The instants of a step, with those at which DeepSpeed works on gradients.
 
     `head.gradient`: the first gradient of backward, if `head`; `epilogue`: gradients are reduced;

@@ -21,8 +21,8 @@ from ....pytorch.autograd.peak import PeakParts
 from ....run.phases import FORWARD, OPTIMIZER
 from ....run.run import Run
 from ...step.activations import StageWalks
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants, StepInstant
+from ...step.layer_groups import LayerGroups
 from ...step.layer_sources import LayerSources
 from .cache_key import CacheKey, plain
 from .coordinator import GatherLimits
@@ -35,7 +35,7 @@ from .stage3 import shape
 
 
 def block_table(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, limits: GatherLimits
 ) -> BlockTable:
     """The hooked blocks of a model; in stage 3 with its modules and the weights they read."""
 
@@ -175,8 +175,8 @@ def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
 
 
 def instants_and_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
-) -> tuple[tuple[StepInstant, ...], list[Entry]]:
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, limits: GatherLimits
+) -> tuple[Instants, list[Entry]]:
     """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
     run = plan.run
     each, which = cases(plan, block_table(plan, stack, walks, limits))
@@ -216,9 +216,7 @@ def instants_and_entries(
     return tuple(instants), entries
 
 
-def without_first_input(
-    run: Run, entries: Iterable[Entry], instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def without_first_input(run: Run, entries: Iterable[Entry], instants: Instants) -> Iterator[Entry]:
     """The entries, with the embedding's output left out where the first layer runs forward: it is
     that layer's input, which the layer counts.
 

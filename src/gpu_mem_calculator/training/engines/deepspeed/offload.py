@@ -36,8 +36,8 @@ from ....ledger.num import (
 )
 from ....ledger.units import MIB
 from ...optimizers import OPTIMIZERS
-from ...step.instants import StepInstant, in_flight
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants, StepInstant, in_flight
+from ...step.layer_groups import LayerGroups
 from .layout import BUILD, SETUP, ZeroLayout, always
 from .shards import shard_elements
 from .stage3 import sub_group
@@ -134,7 +134,7 @@ def _disk(plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str) -> E
 
 
 def checkpoints_on_host(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], entries: Iterator[Entry], *, pinned: bool
+    plan: ZeroLayout, stack: LayerGroups, entries: Iterator[Entry], *, pinned: bool
 ) -> Iterator[Entry]:
     """cpu_checkpointing: the inputs that checkpoints keep are moved to the host, except the newest.
 
@@ -157,7 +157,7 @@ def checkpoints_on_host(
         yield entry
 
 
-def _newest(instant: StepInstant, index: int, stack: tuple[LayerGroup, ...], flight: Num) -> Num:
+def _newest(instant: StepInstant, index: int, stack: LayerGroups, flight: Num) -> Num:
     """1 where the newest layer that waits for backward is in this group, else 0. The other
     micro-batches in flight do not count: all their inputs are on the host.
     """
@@ -169,7 +169,7 @@ def _newest(instant: StepInstant, index: int, stack: tuple[LayerGroup, ...], fli
     return newest
 
 
-def with_second(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+def with_second(instants: Instants) -> Instants:
     """The instants, with one for the second layer of each group, at which the first
     layer's input is on the GPU already.
     """

@@ -13,7 +13,7 @@ from ....ledger.remember import remembered
 from ....ledger.sym import Sym
 from ....models.arch.arch import Arch
 from ...step.instants import StepInstant, in_flight
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from ...step.workspaces import workspace_entries
 from .layout import ZeroLayout, always
 
@@ -99,7 +99,7 @@ def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
     ]
 
 
-def pipeline_workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+def pipeline_workspaces(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]:
     """cuBLAS workspaces; a stage with the embedding alone has no matmul and none."""
     workspaces = workspace_entries(plan.run, plan.instants)
     if not plan.pipeline:

@@ -14,7 +14,7 @@ from ....pytorch.autograd.walk import BlockWalk
 from ....run.phases import BACKWARD, OPTIMIZER
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroup, LayerGroups
 from ...step.weights import embedding_tensors
 from .cache_key import CacheKey, plain
 from .first_gradient import first_hook
@@ -28,9 +28,7 @@ FILE = "runtime/zero/stage_1_and_2.py"
 Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
 
 
-def reduction_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks
-) -> Iterator[Entry]:
+def reduction_entries(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> Iterator[Entry]:
     """Buckets and copies for the reduction over the ranks; stage 0 has no buckets."""
     order = reduction_order(plan, stack, walks)
     if plan.stage:
@@ -46,7 +44,7 @@ def _at_the_end(plan: ZeroLayout) -> Callable[[StepInstant], Num]:
 
 
 def _bucket_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, order: Order
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, order: Order
 ) -> Iterator[Entry]:
     """The bucket: made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
@@ -81,7 +79,7 @@ def _only_at(instant: StepInstant) -> Callable[[StepInstant], Num]:
     return lambda other: int(other is instant)
 
 
-def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Order:
+def reduction_order(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> Order:
     """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
     width = plan.trained_width
 
@@ -95,7 +93,7 @@ def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: Stag
     return ((table, plan.first), *layers, (sizes(walks.head, first_hook(plan)), plan.last))
 
 
-def _first_gradient(instant: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:
+def _first_gradient(instant: StepInstant, order: Order, stack: LayerGroups) -> Num:
     """1 where the block at work makes the first gradient of the stage, else 0."""
     after: Num = order[-1][1]
     for block in stack if instant.work != "layer" else stack[instant.stretch + 1 :]:

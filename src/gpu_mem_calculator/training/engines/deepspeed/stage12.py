@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ....ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ....ledger.num import Num, larger
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from ...step.states import gradient_entries as autograd_gradients
 from .layout import BUILD, SETUP, Runs, ZeroLayout, always, listed, named, never
 from .modules import layer_sizes
@@ -66,7 +66,7 @@ def owned_by_rank(plan: ZeroLayout) -> Num:
     return total
 
 
-def whole_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+def whole_gradients(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]:
     """Gradients that stay where autograd puts them until they are reduced (stages 0 and 1)."""
     run = plan.run
     table, head = run.arch.embedding_parameters, run.arch.after_parameters

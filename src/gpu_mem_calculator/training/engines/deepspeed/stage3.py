@@ -8,7 +8,7 @@ from ....ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ....ledger.num import EMPTY, Num, ceil_div, holds, sized, together
 from ....run.phases import OPTIMIZER
 from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroup, LayerGroups
 from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
 from .layout import BUILD, SETUP, ZeroLayout, always, named, never
 from .modules import after_modules, before_modules, head_module, layer_modules, root_modules
@@ -84,7 +84,7 @@ def _after_first_step(instant: StepInstant) -> Num:
     return int(not instant.instant.step)
 
 
-def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
+def shape(plan: ZeroLayout, blocks: LayerGroups) -> ModuleStack:
     """The modules of the model, as the coordinator needs them."""
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple((layer_modules(b.layer, adapter), int(b.count), _recompute(b)) for b in blocks)

@@ -14,8 +14,8 @@ from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import STARTUP
 from ...step.activations import KEEP_FOR_STEP, StageWalks
 from ...step.block_events import EMBEDDING, block_runs
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups
 from . import pipeline
 from .coordinator import GatherLimits
 from .gather import weight_reads
@@ -30,7 +30,7 @@ from .stream import ZeroStreamWriter
 
 def rank_factory(
     plan: ZeroLayout,
-    stack: tuple[LayerGroup, ...],
+    stack: LayerGroups,
     walks: StageWalks,
     limits: GatherLimits,
     group: int,
@@ -76,12 +76,12 @@ def shared_table_events(table: BlockEvents, *, alone: bool) -> BlockEvents:
     return replace(table, backward=(*events, old), drops=((0, table.entry), *rest))
 
 
-BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
+BesideEntries = Callable[[Instants, StageWalks], Iterable[Entry]]
 
 
 def unrolled_ledger(
     plan: ZeroLayout,
-    stack: tuple[LayerGroup, ...],
+    stack: LayerGroups,
     walks: StageWalks,
     beside: BesideEntries,
     rank: Callable[[ZeroStreamWriter], ZeroRank],

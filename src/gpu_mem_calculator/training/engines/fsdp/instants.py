@@ -19,7 +19,7 @@ from ....ledger.ledger import LAST, Instant
 from ....ledger.num import Num
 from ....run.phases import BACKWARD, FORWARD, STARTUP
 from ...step.instants import StepInstant, step
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroup, LayerGroups
 from .micro_batches import with_middle
 from .waiting_layers import layer_count, waiting_layers
 
@@ -75,7 +75,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
     accumulates: bool = False
 
 
-def ends_apart(stack: tuple[LayerGroup, ...]) -> tuple[LayerGroup, ...]:
+def ends_apart(stack: LayerGroups) -> LayerGroups:
     """The layer groups, with the first and the last layer of a group split off where their
     neighbours are of another kind or there are none.
 
@@ -98,9 +98,7 @@ def ends_apart(stack: tuple[LayerGroup, ...]) -> tuple[LayerGroup, ...]:
     return tuple(groups)
 
 
-def fsdp_instants(
-    stack: tuple[LayerGroup, ...], micro_batches: Num, shape: StepShape
-) -> list[FsdpInstant]:
+def fsdp_instants(stack: LayerGroups, micro_batches: Num, shape: StepShape) -> list[FsdpInstant]:
     """The instants of a step, with FSDP's own between them."""
     ranges = tuple(group.stretch for group in stack)
     instants: list[FsdpInstant] = []
@@ -111,7 +109,7 @@ def fsdp_instants(
     return without_saved(instants, stack) if shape.every else instants
 
 
-def without_saved(instants: list[FsdpInstant], stack: tuple[LayerGroup, ...]) -> list[FsdpInstant]:
+def without_saved(instants: list[FsdpInstant], stack: LayerGroups) -> list[FsdpInstant]:
     """The instants of an unrolled run: the blocks' events contain what they keep."""
     none = tuple(0 for _ in stack)
     return [
@@ -119,9 +117,7 @@ def without_saved(instants: list[FsdpInstant], stack: tuple[LayerGroup, ...]) ->
     ]
 
 
-def _with_actions(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
-) -> Iterator[FsdpInstant]:
+def _with_actions(base: StepInstant, stack: LayerGroups, shape: StepShape) -> Iterator[FsdpInstant]:
     """One instant of the step, with what FSDP does before and after it."""
     if base.work == "layer" and base.instant.phase == FORWARD:
         yield from _forward(base, stack, shape)
@@ -144,9 +140,7 @@ def _with_actions(
         yield FsdpInstant(base, "optimizer", -1)
 
 
-def _head(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
-) -> Iterator[FsdpInstant]:
+def _head(base: StepInstant, stack: LayerGroups, shape: StepShape) -> Iterator[FsdpInstant]:
     """The head is gathered, where it is a unit, and the loss is computed."""
     top = layer_count(stack)
     if shape.ends:
@@ -159,9 +153,7 @@ def _head(
     yield FsdpInstant(base, "loss", top)
 
 
-def _forward(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
-) -> Iterator[FsdpInstant]:
+def _forward(base: StepInstant, stack: LayerGroups, shape: StepShape) -> Iterator[FsdpInstant]:
     """The root is gathered, then layer after layer; `base` is the last layer's forward."""
     yield from _gather_root(base, stack, shape)
     for layer, word, title, end, waiting in waiting_layers(stack, every=shape.every):
@@ -173,9 +165,7 @@ def _forward(
         yield forward_instant(base, layer, title, waiting, last=layer == layer_count(stack) - 1)
 
 
-def _gather_root(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
-) -> Iterator[FsdpInstant]:
+def _gather_root(base: StepInstant, stack: LayerGroups, shape: StepShape) -> Iterator[FsdpInstant]:
     """The root is gathered before the first layer; in an unrolled run in the first step, too."""
     none = tuple(0 for _ in stack)
     first_step = replace(base, instant=base.instant.in_first_step())
@@ -241,9 +231,7 @@ def _prefetch(
         yield FsdpInstant(block_instant(base, "prefetch", title, **changes), "prefetch", layer)
 
 
-def _backward(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: StepShape
-) -> Iterator[FsdpInstant]:
+def _backward(base: StepInstant, stack: LayerGroups, shape: StepShape) -> Iterator[FsdpInstant]:
     """A layer at one end of its group: gathered again, run backward, reduced."""
     low, count = layer_count(stack[: base.stretch]), int(stack[base.stretch].count)
     top = base.instant.layer == LAST

@@ -16,8 +16,8 @@ from ....ledger.source import Source
 from ....models.arch.arch import Layer
 from ....pytorch.autograd.events import BlockEvents
 from ....run.run import Run
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups
 from .accumulation import accumulates
 from .instants import FsdpInstant, StepShape, fsdp_instants
 from .options import (
@@ -118,7 +118,7 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
         return (root,) if self.head is None else (root, ("head", self.head))
 
     @property
-    def step_instants(self) -> tuple[StepInstant, ...]:
+    def step_instants(self) -> Instants:
         """The instants, as the other packages take them."""
         return tuple(instant.step for instant in self.instants)
 
@@ -128,7 +128,7 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
         return ALL_REDUCE if self.replicas else SCATTER
 
 
-def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
+def fsdp_layout(run: Run, stack: LayerGroups) -> FsdpLayout:
     """The units and instants of a run. `stack`: the layer groups of the model."""
     base, adapter = unit_bits(run)
     ranks, offload = shard_ranks(run), bool(option(run, "cpu_offload"))

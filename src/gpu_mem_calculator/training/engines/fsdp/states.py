@@ -25,7 +25,7 @@ from ....ledger.source import code
 from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....run.run import Run
 from ...optimizers import OPTIMIZERS
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from ...step.states import buffer_entry, optimizer_entries
 from .cache import ShardEntries, cached_without_tokens
 from .flat.startup import HOST_CODE, MODEL, ROOT, TIED_CODE, wrapped_layers
@@ -263,7 +263,7 @@ def _events(plan: FsdpLayout, where: str) -> BlockEvents:
 
 
 @cached_without_tokens
-def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
     plan = fsdp_layout(run, stack)
     units = (

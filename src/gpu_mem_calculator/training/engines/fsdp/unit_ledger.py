@@ -25,7 +25,7 @@ from ....run.run import Precision, Run
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.block_events import BlockRun, block_runs
-from ...step.layer_groups import LayerGroup, layer_groups
+from ...step.layer_groups import LayerGroups, layer_groups
 from ...step.saving import with_saving
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
@@ -64,7 +64,7 @@ class FsdpVersion(Struct, frozen=True):
 
     states: MakeEntries
     gradients: Callable[[Run], str]
-    walks: Callable[[Run, BlockSetting, tuple[LayerGroup, ...]], StageWalks]
+    walks: Callable[[Run, BlockSetting, LayerGroups], StageWalks]
     until: Callable[[Any, FsdpInstant], str]
     writer: Callable[[Any], Callable[[Ledger], Writer] | None]
 
@@ -95,7 +95,7 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
 
 
 def _block_runs(
-    plan: Any, stack: tuple[LayerGroup, ...], walks: StageWalks, version: FsdpVersion
+    plan: Any, stack: LayerGroups, walks: StageWalks, version: FsdpVersion
 ) -> dict[str, BlockRun]:
     """The block of each instant of an unrolled run. Whole gradients stay alive until they are
     copied into what is reduced.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ....ledger.ledger import FIRST, LAST
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroup, LayerGroups
 
 
 def layer_count(stack: Iterable[LayerGroup]) -> int:
@@ -15,7 +15,7 @@ def layer_count(stack: Iterable[LayerGroup]) -> int:
 
 
 def waiting_layers(
-    stack: tuple[LayerGroup, ...], *, every: bool
+    stack: LayerGroups, *, every: bool
 ) -> Iterator[tuple[int, str, str, str, dict[str, Any]]]:
     """The layers whose forward has instants: number, word in names, title, which end of the model
     it is, and the fields of an instant before it runs.
@@ -34,7 +34,7 @@ def waiting_layers(
         yield layer, word, title, end, fields
 
 
-def _forward_layers(stack: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[int, int]]:
+def _forward_layers(stack: LayerGroups, *, every: bool) -> list[tuple[int, int]]:
     """Layers whose forward has instants, each with the index of its group.
 
     Saved activations only grow in forward, so of equal layers that follow equal layers the last

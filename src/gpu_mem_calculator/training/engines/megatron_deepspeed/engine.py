@@ -23,8 +23,8 @@ from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...step.activations import StageWalks, block_entries
-from ...step.instants import StepInstant, step
-from ...step.layer_groups import LayerGroup, overlap
+from ...step.instants import Instants, step
+from ...step.layer_groups import LayerGroups, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
 from ...step.workspaces import workspace_entries
 from ..deepspeed import pipeline, reduce_at_end, stage12
@@ -128,7 +128,7 @@ class RankPart(Struct, frozen=True):
     run: Run
     plan: ZeroLayout
     stage: PipelineStage
-    stack: tuple[LayerGroup, ...]
+    stack: LayerGroups
     walks: StageWalks
 
 
@@ -198,16 +198,14 @@ def ledger(run: Run) -> Ledger:
     return _end_reduced_ledger(replace(part, plan=plan))
 
 
-def _with_epilogue(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+def _with_epilogue(instants: Instants) -> Instants:
     """The instants of an unrolled step, and after backward the one that reduces gradients."""
     step_hooks = ("optimizer.norm", "optimizer.cast")
     hooked = with_hooks(instants, head=False)
     return tuple(instant for instant in hooked if instant.instant.where not in step_hooks)
 
 
-def _stream_entries(
-    part: RankPart, instants: tuple[StepInstant, ...], stage_walks: StageWalks
-) -> Iterator[Entry]:
+def _stream_entries(part: RankPart, instants: Instants, stage_walks: StageWalks) -> Iterator[Entry]:
     """Entries of an unrolled run that are neither block events nor DeepSpeed's tensors."""
     yield from block_entries(part.plan.run, part.stack, instants, stage_walks)
     yield from model_input_entries(part.run, part.plan, part.stage, instants, embedding_runs=True)

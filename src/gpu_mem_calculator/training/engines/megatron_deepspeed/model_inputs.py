@@ -14,7 +14,7 @@ from ....ledger.source import Source, code
 from ....pytorch.modelling.megatron.ops import MegatronSetting
 from ....run.phases import BACKWARD, FORWARD
 from ....run.run import Run
-from ...step.instants import StepInstant, in_flight
+from ...step.instants import Instants, StepInstant, in_flight
 from ...step.pipeline import PipelineStage
 from ..deepspeed.layout import BUILD, SETUP, ZeroLayout
 from ..megatron_lm.shards import local_vocab
@@ -35,12 +35,7 @@ Live = dict[str, Num]
 
 
 def model_input_entries(
-    run: Run,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    instants: tuple[StepInstant, ...],
-    *,
-    embedding_runs: bool,
+    run: Run, plan: ZeroLayout, stage: PipelineStage, instants: Instants, *, embedding_runs: bool
 ) -> Iterator[Entry]:
     """All entries of this module, at these instants.
 
@@ -78,9 +73,7 @@ def buffers(run: Run) -> Num:
     return smaller(larger(flight, 2), run.micro_batches)
 
 
-def _batch(
-    run: Run, plan: ZeroLayout, stage: PipelineStage, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _batch(run: Run, plan: ZeroLayout, stage: PipelineStage, instants: Instants) -> Iterator[Entry]:
     """Ids, positions, labels and masks.
 
     The PipelineEngine copies a batch when it loads it, and that copy stays until the next batch
@@ -120,7 +113,7 @@ def _tables(
 
 
 def _embedding(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """The tensors that the embedding saves for each micro-batch in flight.
 
@@ -139,9 +132,7 @@ def _embedding(
         yield from _entry(name, ACT, rest, live, OUTPUT_CODE)
 
 
-def _embedding_backward(
-    run: Run, plan: ZeroLayout, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _embedding_backward(run: Run, plan: ZeroLayout, instants: Instants) -> Iterator[Entry]:
     """The embedding's backward as entries, where its events are not run.
 
     From the second micro-batch on, the head's gradient of a shared table waits for the embedding's.
@@ -160,7 +151,7 @@ def _embedding_backward(
 
 
 def _logits(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """fp32 logits, the last stage's output, alive until the next ones take their buffer.
 
@@ -182,7 +173,7 @@ def _runs_backward(instant: StepInstant) -> bool:
 
 
 def _between_stages(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Tensors that stages send each other; one buffer receives activations and gradients (:1284).
 

@@ -12,7 +12,7 @@ from ....pytorch.autograd.reductions import embedding_sort_workspace
 from ....pytorch.modelling.megatron.ops import MegatronSetting
 from ....run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
-from ...step.instants import StepInstant
+from ...step.instants import Instants, StepInstant
 from ...step.pipeline import PipelineStage
 from .options import fused, is_nanotron, option, shares_gradient
 from .options import setting as megatron_setting
@@ -34,13 +34,13 @@ ROTARY_CODE = code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in 
 DUMMY_CODE = code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever")
 
 
-def in_step(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
+def in_step(instants: Instants) -> dict[str, Num]:
     """One copy at every instant of a micro-batch."""
     return {i.name: 1 for i in instants if i.work}
 
 
 def model_input_entries(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Entries of everything that is not inside a layer or the head."""
     yield from _embedding(run, setting, stage, instants)
@@ -51,7 +51,7 @@ def model_input_entries(
 
 
 def _deferred(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Entry:
     """Inputs of the output layer and gradients of the logits that wait until the pipeline drains,
     of the micro-batches before the one at work, and of that one in its layers' backward.
@@ -70,7 +70,7 @@ def _deferred(
 
 
 def _embedding(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Ids with a mask where the table is sharded, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(instants), stage.flight * stage.first)
@@ -86,7 +86,7 @@ def _embedding(
 
 
 def _shared_gradient(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Entry:
     """The output layer's gradient of a table that it shares with the embedding of the same stage:
     it waits for the embedding's, and both are added to the main gradient.
@@ -116,9 +116,7 @@ def embedding_steps(run: Run) -> tuple[int, ...]:
     return (*steps, *[local] * bool(run.arch.embedding_dropout))
 
 
-def _embedding_backward(
-    run: Run, setting: MegatronSetting, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _embedding_backward(run: Run, setting: MegatronSetting, instants: Instants) -> Iterator[Entry]:
     """The gathered gradient of the output, transposed to [b, s, h] where there are several samples,
     and a dense gradient of the table; that of learnt positions is freed by then.
     """
@@ -135,7 +133,7 @@ def _embedding_backward(
 
 
 def _micro_batches(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Ids, labels and mask of each micro-batch in flight, and tensors between stages.
 
@@ -154,7 +152,7 @@ def _micro_batches(
 
 
 def _between_stages(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Tensors that stages send to each other, each of the size of the hidden states.
 
@@ -225,7 +223,7 @@ def idle_chunks(run: Run) -> Num:
 
 
 def _buffers(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Buffers that are made in the first step and never freed."""
     live = {i.name: 1 for i in instants if i.instant.phase != STARTUP}

@@ -18,7 +18,7 @@ from ....models.arch.blocks import LatentAttention, Moe
 from ....run.phases import OPTIMIZER, STARTUP
 from ....run.run import Run
 from ...optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
-from ...step.instants import StepInstant
+from ...step.instants import Instants
 from ...step.optimizer_temps import step_temp_bytes
 from ...step.pipeline import PipelineStage
 from .options import bits, fused, gradient_bits, option
@@ -156,7 +156,7 @@ def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
     return total
 
 
-def with_experts(run: Run, instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+def with_experts(run: Run, instants: Instants) -> Instants:
     """The instants, and the step of the experts after that of the dense parameters.
 
     optimizer.py ChainedOptimizer steps them in turn. In the first step of an unrolled run the
@@ -202,9 +202,7 @@ def stepped_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
     return stepped_shares(run, shard.dense, shard.experts)
 
 
-def state_entries(
-    run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def state_entries(run: Run, stage: PipelineStage, instants: Instants) -> Iterator[Entry]:
     """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
 
     In an unrolled run the events of start-up make weights, main gradients and main weights.
@@ -289,9 +287,7 @@ def _matrix_bytes(run: Run, size: Bytes, *, expert: bool) -> list[Bytes]:
     return [*matrices[:-1], size - sum(matrices[:-1], EMPTY)]
 
 
-def _step_entries(
-    run: Run, shard: MegatronShard, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _step_entries(run: Run, shard: MegatronShard, instants: Instants) -> Iterator[Entry]:
     """The temporaries of the step: norms and biases are another group, so the matrices alone set
     its peak.
 

@@ -13,8 +13,8 @@ from ....run.run import Precision, Run
 from ...optimizers import OPTIMIZERS
 from ...step import states, weights
 from ...step.adapter_states import adapter_entries
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups
 from ...step.pretrained import pretrained_events
 from ...step.quantization import loading_events
 from ...step.states import buffer_entry, parameter_entry, with_startup
@@ -23,9 +23,7 @@ from .buckets import gradient_buckets
 from .startup import broadcast_entry, build_entries
 
 
-def state_entries(
-    run: Run, precision: Precision, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def state_entries(run: Run, precision: Precision, instants: Instants) -> Iterator[Entry]:
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
     trained, bits = weights.trained_total(run), trained_bits(run, precision)
     sizes = [sized(n, bits) for n, _ in trained_sizes(run)] if run.unrolled else []
@@ -60,7 +58,7 @@ def state_entries(
     )
 
 
-def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
+def _base_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
     """The weights of the model without adapters; quantized ones with the events of their load."""
     base = parameter_entry(
         "parameters",
@@ -74,15 +72,13 @@ def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...
     return base
 
 
-def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
+def _tower_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
     """The vision tower's weights, quantized like the model's."""
     sizes = list(weights.tower_tensors(run, precision))
     return parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
 
 
-def tower_gradients(
-    run: Run, precision: Precision, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def tower_gradients(run: Run, precision: Precision, instants: Instants) -> Iterator[Entry]:
     """Gradients of a vision tower that is trained. Images reach it first, so its backward is last,
     beside the embedding's; its activations are not modelled, so it is one block here.
     """
@@ -94,7 +90,7 @@ def tower_gradients(
 
 
 def weight_gradients(
-    run: Run, precision: Precision, stack: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...]
+    run: Run, precision: Precision, stack: LayerGroups, instants: Instants
 ) -> Iterator[Entry]:
     """Whole gradients of the trained weights, in their dtype.
 

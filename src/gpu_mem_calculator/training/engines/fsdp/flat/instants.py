@@ -18,7 +18,7 @@ from .....ledger.ledger import LAST
 from .....ledger.num import Num
 from .....run.phases import BACKWARD, FORWARD
 from ....step.instants import StepInstant, step
-from ....step.layer_groups import LayerGroup
+from ....step.layer_groups import LayerGroups
 from ..instants import FsdpInstant, block_instant, forward_instant, unit_instant, without_saved
 from ..micro_batches import with_middle
 from ..waiting_layers import layer_count, waiting_layers
@@ -43,9 +43,7 @@ class FlatShape(Struct, frozen=True, kw_only=True):
     accumulates: bool = False
 
 
-def flat_instants(
-    stack: tuple[LayerGroup, ...], micro_batches: Num, shape: FlatShape
-) -> list[FsdpInstant]:
+def flat_instants(stack: LayerGroups, micro_batches: Num, shape: FlatShape) -> list[FsdpInstant]:
     """The instants of a step.
 
     Actions in forward: "lazy" (in the first step, buffers are allocated and freed), "root.flat"
@@ -64,9 +62,7 @@ def flat_instants(
     return without_saved(instants, stack) if shape.every else instants
 
 
-def _with_actions(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _with_actions(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     top = layer_count(stack)
     if base.work == "layer" and base.instant.phase == FORWARD:
         yield from _forward(base, stack, shape)
@@ -88,9 +84,7 @@ def _with_actions(
         yield FsdpInstant(base, "optimizer", -1)
 
 
-def _forward(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _forward(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     """The root is gathered, then layer after layer; `base` is the last layer's forward."""
     yield from _gather_root(base, stack, shape)
     last = layer_count(stack) - 1
@@ -105,9 +99,7 @@ def _forward(
         yield forward_instant(base, layer, title, waiting, last=layer == last)
 
 
-def _gather_root(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _gather_root(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     """The root is gathered before the first layer; in an unrolled run also in the first step, where
     every unit's buffers are made and freed before.
     """
@@ -126,9 +118,7 @@ def _gather_root(
             yield FsdpInstant(ahead, "root.ahead", -1)
 
 
-def _backward(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _backward(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     """A layer at one end of its group: gathered again, run backward, reduced."""
     low, count = layer_count(stack[: base.stretch]), int(stack[base.stretch].count)
     top = base.instant.layer == LAST

@@ -7,8 +7,8 @@ from msgspec import Struct
 from .....ledger.num import EMPTY, Bytes, sized
 from .....models.arch.arch import Layer
 from .....run.run import Run
-from ....step.instants import StepInstant
-from ....step.layer_groups import LayerGroup
+from ....step.instants import Instants
+from ....step.layer_groups import LayerGroups
 from ..accumulation import accumulates
 from ..instants import FsdpInstant
 from ..options import HYBRID, KEEP_GATHERED, loss_outside, option, shard_ranks, unit_bits
@@ -57,7 +57,7 @@ class FlatLayout(Struct, frozen=True, kw_only=True):
         return "embedding and head"
 
     @property
-    def step_instants(self) -> tuple[StepInstant, ...]:
+    def step_instants(self) -> Instants:
         """The instants, as the other packages take them."""
         return tuple(instant.step for instant in self.instants)
 
@@ -72,7 +72,7 @@ class FlatLayout(Struct, frozen=True, kw_only=True):
         return self.below in (PRE, POST)
 
 
-def flat_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FlatLayout:
+def flat_layout(run: Run, stack: LayerGroups) -> FlatLayout:
     """The units and instants of a run. `stack`: the layer groups of the model."""
     base, adapter = unit_bits(run)
     offload = bool(option(run, "cpu_offload"))

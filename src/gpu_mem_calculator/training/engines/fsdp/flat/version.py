@@ -37,7 +37,7 @@ from .....run.run import Run
 from ....optimizers import OPTIMIZERS
 from ....step.activations import FREE_TOGETHER, StageWalks
 from ....step.activations import walks as walk_stage
-from ....step.layer_groups import LayerGroup
+from ....step.layer_groups import LayerGroups
 from ....step.model_inputs import named_until_return
 from ....step.states import buffer_entry, optimizer_entries
 from ....step.stream_phases import Phase
@@ -82,7 +82,7 @@ NORM_BYTES = 512  # a scalar's block
 
 
 @cached_without_tokens
-def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
     plan = flat_layout(run, stack)
     startup = startup_instants(plan)
@@ -220,7 +220,7 @@ class UnlimitedStreamWriter(FlatStreamWriter):
     limited = False
 
 
-def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> StageWalks:
+def _walks(run: Run, setting: BlockSetting, stack: LayerGroups) -> StageWalks:
     """The walks of layers and head. Beside adapters, frozen weights of layers take gradients, too,
     because they are views of a flat parameter that does; those of the root do not.
     """
