@@ -19,16 +19,14 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ....ledger.ledger import COMM, CPU, PARAM, Entry, Instant
-from ....ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
+from ....ledger.ledger import COMM, PARAM, Entry
+from ....ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ....ledger.source import code
-from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....run.run import Run
 from ...optimizers import OPTIMIZERS
 from ...step.layer_groups import LayerGroups
 from ...step.states import buffer_entry, optimizer_entries
 from .cache import ShardEntries, cached_without_tokens
-from .flat.startup import HOST_CODE, MODEL, ROOT, TIED_CODE, wrapped_layers
 from .instants import START, FsdpInstant
 from .layout import (
     COPY_IN,
@@ -41,9 +39,10 @@ from .layout import (
     parameters_in_order,
     shard_rows,
 )
-from .offload import host_shard_entries, host_step_entries, staging_entries, units
-from .options import PRECISIONS, loss_outside, option, shard_ranks, unit_bits, wraps_tied_ends
+from .offload import host_shard_entries, host_step_entries, staging_entries, trained_shards
+from .options import PRECISIONS, loss_outside, shard_ranks, unit_bits, wraps_tied_ends
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
+from .startup import META, start_device, start_entries, startup_instants
 from .units import (
     FsdpUnit,
     UnitBits,
@@ -163,105 +162,6 @@ def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)
 
 
-WHOLE_CODE = code("torch 2.13 F/_fsdp_init.py:369, F/_fsdp_param.py:334: freed after the call")
-SHARD_CODE = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
-META = "meta"
-
-
-def start_device(plan: FsdpLayout) -> str:
-    """Where the model is before it is sharded."""
-    return str(option(plan.run, "init_device") or META)
-
-
-def startup_instants(plan: FsdpLayout) -> tuple[Instant, ...]:
-    """The instants before the step; an unrolled run has one, whose events contain the others."""
-    where = start_device(plan)
-    if where == META or plan.run.unrolled:
-        return (START,)
-    whole = (MODEL,) if where == "cuda" else ()
-    return (*whole, *wrapped_layers(plan, where), ROOT, START)
-
-
-def start_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """Shards, and the parameters before they are sharded."""
-    where = start_device(plan)
-    if where == "cpu":
-        size = sum((_whole(unit) for unit in _units(plan)), EMPTY)
-        live: dict[str, Num] = {START.name: 1}
-        yield Entry("model before it is sharded", PARAM, size, live, HOST_CODE, place=CPU)
-    if plan.run.unrolled:
-        yield _shards_in_order(plan, where)
-        return
-    layers, on_gpu = tuple(wrapped_layers(plan, where)), where == "cuda"
-    names = (START.name, *(i.step.name for i in plan.instants))
-    for kind, (title, unit) in enumerate(plan.kinds):
-        total = plan.layers.count(kind)
-        made: dict[str, Num] = {i.name: i.before[kind] + (i.kind == kind) for i in layers}
-        made |= dict.fromkeys((ROOT.name, *names), total)
-        yield Entry(f"{title}: sharded parameters", PARAM, unit.shard, made, SHARD_CODE)
-        left = {MODEL.name: total, **{i.name: total - i.before[kind] for i in layers}}
-        live = dict(left) if on_gpu else {i.name: 1 for i in layers if i.kind == kind}
-        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
-    before = (MODEL.name, *(i.name for i in layers)) if on_gpu else ()
-    for title, unit in plan.ends:
-        live = dict.fromkeys((ROOT.name, *names), 1)
-        yield Entry(f"{title}: sharded parameters", PARAM, unit.shard, live, SHARD_CODE)
-        live = dict.fromkeys((ROOT.name, *before), 1)
-        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
-    if on_gpu and plan.run.arch.tied:
-        name = "head before it is tied to the embedding"
-        yield Entry(name, PARAM, _table(plan), {MODEL.name: 1}, TIED_CODE)
-
-
-def _whole(unit: FsdpUnit) -> Bytes:
-    return sum((parameter.original for parameter in unit.parameters), EMPTY)
-
-
-def _table(plan: FsdpLayout) -> Bytes:
-    """Bytes of the embedding, as it is stored."""
-    return sized(plan.run.arch.embedding[0].numel, PRECISIONS[plan.run.precision][0])
-
-
-def _units(plan: FsdpLayout) -> Iterator[FsdpUnit]:
-    """Every unit in the order in which it is sharded."""
-    for kind in plan.layers:
-        yield plan.kinds[kind][1]
-    for _, unit in plan.ends:
-        yield unit
-
-
-def _shards_in_order(plan: FsdpLayout, where: str) -> Entry:
-    """All shards as one entry, with the events of start-up."""
-    size = sum((unit.shard for unit in _units(plan)), EMPTY)
-    live: dict[str, Num] = dict.fromkeys((START.name, *(i.step.name for i in plan.instants)), 1)
-    script = _events(plan, where)
-    return Entry("model: sharded parameters", PARAM, size, live, SHARD_CODE, script=script)
-
-
-def _events(plan: FsdpLayout, where: str) -> BlockEvents:
-    """Allocations and frees of start-up. An embedding that is a unit stays until the head is
-    sharded, too: a variable refers to its weight (accelerate 1.15.0 utils/fsdp_utils.py
-    fsdp2_prepare_model: input_weight).
-    """
-    recorder, units = EventRecorder(), list(_units(plan))
-    made: list[list[int]] = []
-    if where == "cuda":
-        made = [[recorder.weight(p.original) for p in unit.parameters] for unit in units]
-        if plan.run.arch.tied:
-            recorder.over((recorder.weight(_table(plan)),))
-    kept: list[int] = []
-    named: list[int] = []
-    for index, unit in enumerate(units):
-        whole = made[index] if made else [recorder.weight(p.original) for p in unit.parameters]
-        kept += [recorder.weight(parameter.shard) for parameter in unit.parameters]
-        if unit is plan.root and plan.head is not None:
-            named = whole
-        else:
-            recorder.over(whole)
-    recorder.over(named)
-    return recorder.forward_only(kept)
-
-
 @cached_without_tokens
 def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
@@ -326,19 +226,10 @@ def _host_shards(plan: FsdpLayout) -> Iterator[Entry]:
 def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
     run, (_, adapter_bits) = plan.run, unit_bits(plan.run)
-    total: Num = 0
-    largest: Num = 0
-    tensors: Num = 0
-    for _, count, unit in units(plan):
-        total = total + count * unit.trained_elements
-        tensors = tensors + count * unit.trained_tensors
-        largest = larger(largest, unit.largest_trained)
     tower = tower_shards(run, shard_ranks(run)) if run.trained_tower else []
-    for elements in tower:
-        total, tensors = total + elements, tensors + 1
-        largest = larger(largest, elements)
+    trained = trained_shards(plan, tower)
     if plan.offload:
-        yield from host_step_entries(plan, total, largest, tensors, adapter_bits.stored)
+        yield from host_step_entries(plan, trained, adapter_bits.stored)
         return
     name = run.implementation or OPTIMIZERS[run.optimizer].default
     parameters = parameters_in_order(plan) if run.unrolled else ()
@@ -346,11 +237,11 @@ def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     sizes += map(int, tower) if run.unrolled else ()
     yield from optimizer_entries(
         run,
-        total,
+        trained.total,
         adapter_bits.stored,
         plan.step_instants,
         implementation=name,
-        largest=largest,
-        tensors=tensors,
+        largest=trained.largest,
+        tensors=trained.tensors,
         sizes=tuple((size, 1) for size in sizes),
     )

@@ -81,6 +81,11 @@ class FsdpUnit(Struct, frozen=True, kw_only=True):
     parameters: tuple[ParameterBytes, ...] = ()
 
     @property
+    def originals(self) -> tuple[Bytes, ...]:
+        """Bytes of each parameter before it is sharded."""
+        return tuple(parameter.original for parameter in self.parameters)
+
+    @property
     def trained_tensors(self) -> int:
         """Number of trained parameters."""
         return sum(parameter.trained for parameter in self.parameters)

@@ -55,12 +55,11 @@ class FlatUnit(Struct, frozen=True, kw_only=True):
 
 
 class FlatOptions(Struct, frozen=True):
-    """What decides how a unit is laid out: the ranks that share it, and three options."""
+    """What decides how a unit is laid out: the ranks that share it, and two options."""
 
     ranks: Num
     use_orig_params: bool
     offload: bool
-    frozen: bool  # adapters are trained, the base model is not
 
 
 def flat_unit(parameters: Sequence[UnitParameter], bits: UnitBits, how: FlatOptions) -> FlatUnit:

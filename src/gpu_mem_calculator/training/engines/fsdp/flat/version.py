@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from .....ledger.ledger import CPU, GATHERED, GRAD, PARAM, RECORDED, TEMP, Entry, Ledger, Writer
-from .....ledger.num import Num, larger, nothing, sized
+from .....ledger.num import Num, nothing, sized
 from .....ledger.source import code
 from .....pytorch.modelling.huggingface.head import head_walk
 from .....pytorch.modelling.huggingface.setting import BlockSetting
@@ -44,7 +44,7 @@ from ....step.stream_phases import Phase
 from ....step.stream_writer import StreamWriter
 from ..cache import ShardEntries, cached_without_tokens
 from ..instants import START, FsdpInstant
-from ..offload import PINNED, host_step_entries
+from ..offload import PINNED, host_step_entries, trained_shards
 from ..options import option
 from ..unit_ledger import FsdpVersion
 from .gather import gathered_entries, lazy_entry, shard_copy_entries
@@ -52,7 +52,6 @@ from .instants import POST
 from .layout import FlatLayout, flat_layout
 from .reduce import gradient_entries, output_entries, sharded_gradient_entries
 from .startup import shard_entries, startup_entries, startup_instants
-from .units import FlatUnit
 
 PINNED_CODE = code(f"torch 2.13 D/_flat_param.py:1256 init_flat_param_attributes; {PINNED}")
 MADE_CODE = code("torch 2.13 D/_init_utils.py:582: shards go to pageable memory first")
@@ -61,20 +60,13 @@ MADE_CODE = code("torch 2.13 D/_init_utils.py:582: shards go to pageable memory 
 def host_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Parameters and gradients in pinned memory, a power of two of bytes for each unit."""
     steady: dict[str, Num] = {i.step.name: 1 for i in plan.instants}
-    for title, count, unit in _units(plan):
+    for title, count, unit in plan.units:
         name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
         yield Entry(name, PARAM, size, steady, PINNED_CODE, place=CPU)
         name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
         yield Entry(name, GRAD, size, steady, PINNED_CODE, place=CPU)
         name, size = f"{title}: sharded parameters, not pinned yet", unit.shard * count
         yield Entry(name, PARAM, size, {START.name: 1}, MADE_CODE, place=CPU)
-
-
-def _units(plan: FlatLayout) -> Iterator[tuple[str, int, FlatUnit]]:
-    """A title, the number of such units, and the unit."""
-    for kind, (title, unit) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind), unit
-    yield "embedding and head", 1, plan.root
 
 
 NORM_CODE = code("torch 2.13 D/fully_sharded_data_parallel.py:1085 clip_grad_norm_, 2126: a norm")
@@ -104,30 +96,24 @@ def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
 
 def _step_entries(plan: FlatLayout) -> Iterator[Entry]:
     """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
-    run, root = plan.run, plan.root
-    total, largest, tensors = root.trained_elements, root.largest_trained, root.trained_tensors
-    sizes = [*root.states]
+    run, trained = plan.run, trained_shards(plan)
+    if plan.offload:
+        yield from host_step_entries(plan, trained, plan.bits.stored)
+        return
+    sizes = [*plan.root.states]
     for kind in plan.layers if run.unrolled else ():
         sizes += plan.kinds[kind][1].states
-    for kind, (_, unit) in enumerate(plan.kinds):
-        count = plan.layers.count(kind)
-        total = total + count * unit.trained_elements
-        tensors = tensors + count * unit.trained_tensors
-        largest = larger(largest, unit.largest_trained)
-    if plan.offload:
-        yield from host_step_entries(plan, total, largest, tensors, plan.bits.stored)
-        return
     yield from optimizer_entries(
         replace(run, clipping=False),
-        total,
+        trained.total,
         plan.bits.stored,
         plan.step_instants,
         implementation=run.implementation or OPTIMIZERS[run.optimizer].default,
-        largest=largest,
-        tensors=tensors,
+        largest=trained.largest,
+        tensors=trained.tensors,
         sizes=tuple((int(size), 1) for size in sizes if int(size)) if run.unrolled else (),
     )
-    yield from _norm_entries(plan, tensors)
+    yield from _norm_entries(plan, trained.tensors)
 
 
 def _norm_entries(plan: FlatLayout, tensors: Num) -> Iterator[Entry]:
