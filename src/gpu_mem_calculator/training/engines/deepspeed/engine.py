@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ....ledger.ledger import HEAD_GRADIENT, TIED, Entry, Ledger
 from ....ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ....ledger.units import MIB
-from ....models.arch.adapters import Adapter, linears
+from ....models.arch.adapters import linears
 from ....models.arch.arch import Arch
 from ....pytorch.autograd.tape import Tape, Value
 from ....pytorch.autograd.walk import BlockWalk, Checkpoint, walk
@@ -26,6 +26,7 @@ from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...losses import TRANSFORMERS, kernel
+from ...optimizers import FUSED
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
@@ -65,15 +66,6 @@ class Stage3Tape(Tape):
         return super().op(name, *ins, saves=(*saves, *more), **rest)
 
 
-def adapter_bits(adapter: Adapter, bits: int, *, zero_init: bool) -> int:
-    """Bits of an adapter: the whole model is cast to the training dtype, but not under zero.Init.
-
-    deepspeed 0.19.8 runtime/engine.py:1850: the parameters of a model that zero.Init has sharded
-    count as cast, adapters that PEFT made afterwards among them.
-    """
-    return max(adapter.bits, bits) if zero_init else bits
-
-
 def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
     """The walk of one layer, as pytorch/modelling/huggingface/layer.py makes it, on a
     `Stage3Tape`. GPT-2's
@@ -108,11 +100,6 @@ def stage3_walks(
     return replace(walks, layers=layers, first=first, head=head)
 
 
-def without_tied_gradient(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The entries without the sum of a tied table's gradients: the head has a copy of the table."""
-    return (e for e in entries if e.role not in (TIED, HEAD_GRADIENT))
-
-
 def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
     """The layers [low, high) of this stage, and whether it has the embedding and the head."""
     if not pipelined(run):
@@ -128,9 +115,12 @@ def ledger(run: Run) -> Ledger:
     """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
     precision = PRECISIONS[run.precision]
     stage3 = number(run, "zero_stage") == 3
-    zero_init = stage3 and bool(option(run, "zero_init"))
     if run.adapter is not None:
-        bits = adapter_bits(run.adapter, precision.weights, zero_init=zero_init)
+        # The whole model is cast to the training dtype, but the parameters of one that zero.Init
+        # has sharded count as cast, adapters that PEFT made afterwards among them (deepspeed 0.19.8
+        # runtime/engine.py:1850).
+        made = run.adapter.bits if stage3 and option(run, "zero_init") else 0
+        bits = max(made, precision.weights)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
     setting = replace(block_setting(run, precision), own_linear=stage3)
     low, high, first, last = _stage_bounds(run)
@@ -144,7 +134,7 @@ def ledger(run: Run) -> Ledger:
     plan = _zero_layout(run, width, (low, high, first, last))
     tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
     if plan.stage and not plan.pipeline and not run.unrolled:
-        return _rolled_ledger(plan, setting, stack, walks, zero_init)
+        return _rolled_ledger(plan, setting, stack, walks)
     instants = step(
         tuple(b.stretch for b in stack),
         micro_batches=run.micro_batches,
@@ -155,9 +145,8 @@ def ledger(run: Run) -> Ledger:
     )
     if run.unrolled:
         plan = replace(plan, instants=instants)
-        group = number(run, "sub_group_size")
-        rank = rank_factory(plan, stack, walks, _limits(run), group, zero_init)
-        if (zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
+        rank = rank_factory(plan, stack, walks)
+        if (plan.zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
             table = shared_table_events(walks.embedding, alone=plan.pipeline)
             walks = replace(walks, embedding=table)
         beside = partial(_beside, plan, setting, stack, tokens)
@@ -185,25 +174,23 @@ def _beside(
 
 
 def _rolled_ledger(
-    plan: ZeroLayout, setting: BlockSetting, stack: LayerGroups, walks: StageWalks, zero_init: bool
+    plan: ZeroLayout, setting: BlockSetting, stack: LayerGroups, walks: StageWalks
 ) -> Ledger:
-    """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
+    """The ledger of ZeRO 1 to 3 without a pipeline."""
     run = plan.run
     if run.record is not None:
         walks = replace(walks, embedding=before_events(run.record))
     elif not run.frozen:
         table = embedding_events(run, setting)
-        if zero_init and run.arch.tied:
+        if plan.zero_init and run.arch.tied:
             table = shared_table_events(table, alone=False)
         walks = replace(walks, embedding=table)
-    instants, at_work = instants_and_entries(plan, stack, walks, _limits(run))
+    instants, at_work = instants_and_entries(plan, stack, walks)
     plan = replace(plan, instants=instants)
     saved = activation_entries(run, setting, stack, instants, walks)
     saved = without_first_input(run, saved, instants)
-    if option(run, "cpu_checkpointing"):
-        pinned = not option(run, "partition_activations")
-        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
-    entries = (*_states(plan), *saved, *at_work, *workspace_entries(run, instants))
+    saved = offload.checkpoints_on_host(plan, stack, saved)
+    entries = (*state_entries(plan), *saved, *at_work, *workspace_entries(run, instants))
     return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
 
 
@@ -216,12 +203,11 @@ def _end_reduced_ledger(
     run = plan.run
     saved = activation_entries(run, setting, stack, plan.instants, walks)
     if plan.pipeline:
-        saved = without_tied_gradient(saved)
-    if option(run, "cpu_checkpointing"):
-        pinned = not option(run, "partition_activations")
-        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
+        # the head has a copy of a tied table, so there is no sum of its gradients
+        saved = (e for e in saved if e.role not in (TIED, HEAD_GRADIENT))
+    saved = offload.checkpoints_on_host(plan, stack, saved)
     entries = [
-        *_states(plan),
+        *state_entries(plan),
         *stage12.whole_gradients(plan, stack),
         *reduce_at_end.reduction_entries(plan, stack, walks),
         *saved,
@@ -260,33 +246,25 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
         ranks=run.mesh.dp * run.mesh.cp,
         trainable=elements,
         frozen=frozen,
+        limits=GatherLimits(*(number(run, key) for key in OPTIONS if key.startswith("stage3_"))),
+        sub_group=number(run, "sub_group_size"),
+        zero_init=stage == 3 and bool(option(run, "zero_init")),
         runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
-        instants=(),
         bucket=number(run, "reduce_bucket_size"),
         overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
         contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
         offload=place,
         offload_param=str(option(run, "offload_param")),
         pinned=bool(option(run, "pin_memory")),
-        implementation=run.implementation or "fused",
+        implementation=run.implementation or FUSED,
         pipeline=pipelined(run),
         layers=high - low if pipelined(run) else None,
         root_head=kernel(run, TRANSFORMERS).reads == "weight",
         first=first,
         last=last,
     )
-
-
-def _limits(run: Run) -> GatherLimits:
-    """The options that decide how many parameters stage 3 gathers."""
-    return GatherLimits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
-
-
-def _states(plan: ZeroLayout) -> Iterator[Entry]:
-    group, zero_init = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
-    return state_entries(plan, _limits(plan.run), group, zero_init=zero_init)
 
 
 def stage_layers(run: Run) -> list[int]:

@@ -12,8 +12,10 @@ from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized
 from ....ledger.source import code
 from ....run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
+from ...optimizers import FUSED
 from ...step.instants import Instants, StepInstant
 from . import sizes as zero
+from .coordinator import GatherLimits
 from .sizes import Group, ZeroSizes
 
 BUILD, SETUP = "startup", "startup.optimizer"
@@ -31,8 +33,8 @@ def listed(runs: Runs) -> Num:
 
 
 class ZeroLayout(Struct, frozen=True, kw_only=True):
-    """Sizes of one rank. `width`: bytes of a weight, `trained_width` of one that is trained;
-    `counts`: trainable parameters by size.
+    """Sizes of one rank, with DeepSpeed's defaults (zero/config.py). `width`: bytes of a weight,
+    `trained_width` of one that is trained; `counts`: trainable parameters by size.
     """
 
     run: Run
@@ -41,18 +43,21 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     trained_width: int
     ranks: Num
     trainable: Num  # elements in this rank's model
-    frozen: Num
+    frozen: Num = 0
     runs: Runs  # trainable parameters in order
     counts: dict[int, Num]
-    frozen_counts: dict[int, Num]
-    instants: Instants
+    frozen_counts: dict[int, Num] = {}
+    instants: Instants = ()
     bucket: int  # elements
     overlap: bool
-    contiguous: bool
+    contiguous: bool = True
     offload: str  # where the optimizer is: none, cpu, nvme
-    offload_param: str
-    pinned: bool
-    implementation: str
+    offload_param: str = "none"
+    pinned: bool = False
+    implementation: str = FUSED
+    limits: GatherLimits = GatherLimits()  # stage 3: what decides which parameters are gathered
+    sub_group: int = 1_000_000_000  # stage 3: elements that the optimizer steps at once
+    zero_init: bool = True  # stage 3: the model is built under deepspeed.zero.Init
     pipeline: bool = False  # DeepSpeed's PipelineEngine runs the model
     layers: Num | None = None  # of the stage, where it is a pipeline
     first: Num = 1  # 1 where this rank has the embedding

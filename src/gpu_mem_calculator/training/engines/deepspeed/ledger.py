@@ -25,7 +25,6 @@ from ...step.instants import Instants, StepInstant
 from ...step.layer_groups import LayerGroups
 from ...step.layer_sources import LayerSources
 from .cache_key import CacheKey, plain
-from .coordinator import GatherLimits
 from .gather import weight_reads
 from .hook_points import HookedBlock, hooked_backward, hooked_forward
 from .instants import ZeroInstant, zero_instants
@@ -34,9 +33,7 @@ from .peak_tables import BlockTable, LevelTable, Tables, tables
 from .stage3 import shape
 
 
-def block_table(
-    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, limits: GatherLimits
-) -> BlockTable:
+def block_table(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> BlockTable:
     """The hooked blocks of a model; in stage 3 with its modules and the weights they read."""
 
     def both(
@@ -55,7 +52,7 @@ def block_table(
         return BlockTable(groups, first, head, table)
     readers = (*walks.layers, *((walks.first,) if walks.first else ()), walks.head)
     reads = tuple(weight_reads(walk.script) for walk in readers)
-    return BlockTable(groups, first, head, table, shape(plan, stack), limits, reads)
+    return BlockTable(groups, first, head, table, shape(plan, stack), reads)
 
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
@@ -175,11 +172,11 @@ def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
 
 
 def instants_and_entries(
-    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, limits: GatherLimits
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks
 ) -> tuple[Instants, list[Entry]]:
     """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
     run = plan.run
-    each, which = cases(plan, block_table(plan, stack, walks, limits))
+    each, which = cases(plan, block_table(plan, stack, walks))
     near = bool(run.options.get("cpu_checkpointing"))
     zero_points = tuple(zero_instants(stack, walks))
     instants: list[StepInstant] = []

@@ -17,7 +17,6 @@ from ...step.block_events import EMBEDDING, block_runs
 from ...step.instants import Instants
 from ...step.layer_groups import LayerGroups
 from . import pipeline
-from .coordinator import GatherLimits
 from .gather import weight_reads
 from .layout import BUILD, ZeroLayout
 from .rank import ZeroRank
@@ -29,26 +28,15 @@ from .stream import ZeroStreamWriter
 
 
 def rank_factory(
-    plan: ZeroLayout,
-    stack: LayerGroups,
-    walks: StageWalks,
-    limits: GatherLimits,
-    group: int,
-    zero_init: bool,
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks
 ) -> Callable[[ZeroStreamWriter], ZeroRank]:
-    """A function that makes the `ZeroRank` of a run on a stream writer.
-
-    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `zero_init`: the
-    model is built under zero.Init.
-    """
+    """A function that makes the `ZeroRank` of a run on a stream writer."""
     if plan.stage == 3:
         runs = block_runs(stack, plan.instants, walks).values()
         reads = {block_run.block: weight_reads(block_run.script) for block_run in runs}
         reads.pop(EMBEDDING, None)
         modules = shape(plan, stack)
-        return lambda writer: Stage3Rank(
-            plan, writer, modules, limits, reads, group=group, zero_init=zero_init
-        )
+        return lambda writer: Stage3Rank(plan, writer, modules, reads)
     kind: type[ZeroRank] = Stage0FusedRank
     if plan.stage:
         kind = Stage12Rank

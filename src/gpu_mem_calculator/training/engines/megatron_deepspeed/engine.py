@@ -28,7 +28,6 @@ from ...step.layer_groups import LayerGroups, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
 from ...step.workspaces import workspace_entries
 from ..deepspeed import pipeline, reduce_at_end, stage12
-from ..deepspeed.coordinator import GatherLimits
 from ..deepspeed.engine import zero_streams
 from ..deepspeed.first_gradient import first_hook, hook_entries
 from ..deepspeed.layout import Runs, ZeroLayout, listed, startup_instants, with_hooks
@@ -43,11 +42,6 @@ from .checks import model_problems
 from .model_inputs import model_input_entries
 from .shards import rank_layer, rank_run, vectors
 from .walks import walks
-
-LIMITS = GatherLimits()
-"""How many parameters stage 3 keeps gathered: DeepSpeed's defaults (zero/config.py)."""
-GROUP = 1_000_000_000
-"""Elements of a sub-group of stage 3: sub_group_size in zero/config.py."""
 
 
 def piped(run: Run) -> bool:
@@ -86,18 +80,11 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
         trained_width=width,
         ranks=run.mesh.dp,
         trainable=listed(runs),
-        frozen=0,
         runs=runs,
         counts=dict(counts),
-        frozen_counts={},
-        instants=(),
         bucket=int(run.options["reduce_bucket_size"]),
         overlap=not piped(run) and bool(level == 3 if overlaps is None else overlaps),
-        contiguous=True,
         offload=place,
-        offload_param="none",
-        pinned=False,
-        implementation="fused",
         pipeline=piped(run),
         layers=len(run.arch.layers) // run.mesh.pp if piped(run) else None,
         first=stage.first,
@@ -190,7 +177,7 @@ def ledger(run: Run) -> Ledger:
     )
     if run.unrolled:
         plan = replace(part.plan, instants=_with_epilogue(instants))
-        rank_maker = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
+        rank_maker = rank_factory(plan, stack, stage_walks)
         beside = partial(_stream_entries, replace(part, plan=plan))
         return unrolled_ledger(plan, stack, stage_walks, beside, rank_maker)
     several = len(stage_walks.head.hooks) > first_hook(part.plan)
@@ -214,10 +201,10 @@ def _stream_entries(part: RankPart, instants: Instants, stage_walks: StageWalks)
 def _rolled_ledger(part: RankPart) -> Ledger:
     """ZeRO 2 and 3: each gradient is copied into a bucket as soon as backward has made it."""
     run, stack, stage_walks = part.run, part.stack, part.walks
-    instants, working = instants_and_entries(part.plan, stack, stage_walks, LIMITS)
+    instants, working = instants_and_entries(part.plan, stack, stage_walks)
     plan = replace(part.plan, instants=instants)
     entries = (
-        *state_entries(plan, LIMITS, GROUP, zero_init=True),
+        *state_entries(plan),
         *block_entries(plan.run, stack, instants, stage_walks),
         *model_input_entries(run, plan, part.stage, instants, embedding_runs=True),
         *working,
@@ -230,7 +217,7 @@ def _end_reduced_ledger(part: RankPart) -> Ledger:
     """ZeRO 0 and 1 in the PipelineEngine: gradients stay until the whole backward is over."""
     plan, stack, stage_walks = part.plan, part.stack, part.walks
     entries = (
-        *state_entries(plan, LIMITS, GROUP, zero_init=True),
+        *state_entries(plan),
         *stage12.whole_gradients(plan, stack),
         *reduce_at_end.reduction_entries(plan, stack, stage_walks),
         *block_entries(plan.run, stack, plan.instants, stage_walks),
