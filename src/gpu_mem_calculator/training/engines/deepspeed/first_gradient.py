@@ -10,6 +10,7 @@ from ....ledger.source import code
 from ...step.activations import StageWalks
 from .layout import ZeroLayout
 
+WAITS = "head: gradient that waits for the embedding's"
 SOURCE = code(
     "torch 2.11 autograd: a gradient's hook runs when its operation has freed its tensors"
 )
@@ -35,11 +36,6 @@ def hook_entries(plan: ZeroLayout, walks: StageWalks) -> Iterator[Entry]:
         if not first:  # the final norm's backward comes after it
             act = larger(act, walks.head.after_first)
         elif instant.later:
-            yield Entry(
-                "head: gradient that waits for the embedding's",
-                GRAD,
-                plan.table,
-                {instant.name: 1},
-                code("torch 2.11 csrc/autograd/input_buffer.cpp"),
-            )
+            name, source = WAITS, code("torch 2.11 csrc/autograd/input_buffer.cpp")
+            yield Entry(name, GRAD, plan.table, {instant.name: 1}, source)
         yield Entry("final norm and head: kept for backward", ACT, act, {instant.name: 1}, SOURCE)

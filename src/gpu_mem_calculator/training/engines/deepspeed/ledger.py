@@ -163,11 +163,8 @@ def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tu
 
 def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
-    block = PeakParts(
-        choose(higher, new.block.act, old.block.act),
-        EMPTY,
-        choose(higher, new.block.temp, old.block.temp),
-    )
+    act = choose(higher, new.block.act, old.block.act)
+    block = PeakParts(act, EMPTY, choose(higher, new.block.temp, old.block.temp))
     return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
 
 
@@ -206,10 +203,8 @@ def instants_and_entries(
             entries += _entries(plan, zero_instant, high, instants[-1], walks.sources)
     none = tuple(0 for _ in stack)
     entries.append(_step_gradients(plan, each, which))
-    for name, title in STEP:
-        instants.append(
-            StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none, later=True)
-        )
+    for named in (instant(name, OPTIMIZER, title) for name, title in STEP):
+        instants.append(StepInstant(instant=named, saved=none, grads=none, later=True))
     return tuple(instants), entries
 
 
@@ -224,9 +219,8 @@ def without_first_input(run: Run, entries: Iterable[Entry], instants: Instants) 
     out = {b.name for b in instants if b.instant.layer == kinds.FIRST or b.instant.where == "begin"}
     for entry in entries:
         if entry.role == kinds.EMBEDDED and not apart:
-            entry = replace(
-                entry, live={name: copies for name, copies in entry.live.items() if name not in out}
-            )
+            live = {name: copies for name, copies in entry.live.items() if name not in out}
+            entry = replace(entry, live=live)
         yield entry
 
 
@@ -269,8 +263,8 @@ def _entries(
         (zero_instant.label, kinds.ACT, high.block.act, source),
         (f"{zero_instant.label}, kernel workspace", kinds.TEMP, high.block.temp, source),
     ]
-    for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
-        rows.append((name, kind, size, origin))
+    groups = zip(GROUPS, high.parts, strict=True)
+    rows += [(name, kind, size, origin) for (name, kind, origin), size in groups]
     for name, kind, size, origin in rows:
         if not nothing(size):
             yield Entry(name, kind, size, {step_instant.name: 1}, origin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
@@ -38,9 +38,7 @@ def balanced_bounds(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     items = len(weights)
     if items <= parts:
         return uniform(items, parts)
-    prefix = [0]
-    for weight in weights:
-        prefix.append(prefix[-1] + weight)
+    prefix = list(accumulate(weights, initial=0))
     endless = float("inf")
     best: list[tuple[float, float]] = [(0, endless)] + [(endless, endless)] * items
     positions: list[list[int]] = []
@@ -122,12 +120,7 @@ def buffer_entries(plan: ZeroLayout, tokens_bytes: Bytes) -> Iterator[Entry]:
         return flight * int(bool(instant.work))
 
     where = "runtime/pipe/engine.py"
-    yield plan.entry(
-        "received activations or gradients",
-        COMM,
-        tokens_bytes,
-        always,
-        f"{where}:1284 one buffer for both",
-    )
+    name, both = "received activations or gradients", f"{where}:1284 one buffer for both"
+    yield plan.entry(name, COMM, tokens_bytes, always, both)
     yield plan.entry("stage inputs", ACT, tokens_bytes * (1 - first), working, f"{where}:1128")
     yield plan.entry("stage outputs", ACT, tokens_bytes * (1 - last), working, f"{where}:716")

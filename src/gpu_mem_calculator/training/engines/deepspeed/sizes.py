@@ -131,15 +131,11 @@ def zero_sizes(
 ) -> ZeroSizes:
     """The sizes of a rank, summed over its parameter groups."""
     first, *others = groups
-    elements, whole, local = first.elements, first.whole, first.local
-    for group in others:
-        elements, whole = elements + group.elements, whole + group.whole
-        local = local + group.local
     return ZeroSizes(
         width=width,
-        elements=elements,
-        whole=whole,
-        local=local,
+        elements=sum((group.elements for group in others), first.elements),
+        whole=sum((group.whole for group in others), first.whole),
+        local=sum((group.local for group in others), first.local),
         largest=largest,
         optimizer=optimizer,
         implementation=implementation,

@@ -49,14 +49,8 @@ def _waiting_losses(stage: PipelineStage, walks: StageWalks, instants: Instants)
     """What the losses of other micro-batches keep, where several wait for their backward."""
     live = {i.name: stage.losses for i in instants if i.work}
     sizes = tuple(size for _, size in walks.head.saved)
-    return Entry(
-        name="final norm, logits and loss: kept by micro-batches in flight",
-        kind=ACT,
-        bytes=sum(sizes, EMPTY),
-        live=live,
-        source=walks.sources.head,
-        tensors=lambda: sizes,
-    )
+    name, size = "final norm, logits and loss: kept by micro-batches in flight", sum(sizes, EMPTY)
+    return Entry(name, ACT, size, live, walks.sources.head, tensors=lambda: sizes)
 
 
 def _saved_entry(
@@ -116,11 +110,8 @@ def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> Pea
 
 def _either(condition: Num, yes: PeakParts, no: PeakParts) -> PeakParts:
     """`yes` where the condition is 1, else `no`."""
-    return PeakParts(
-        choose(condition, yes.act, no.act),
-        choose(condition, yes.grad, no.grad),
-        choose(condition, yes.temp, no.temp),
-    )
+    pairs = ((yes.act, no.act), (yes.grad, no.grad), (yes.temp, no.temp))
+    return PeakParts(*(choose(condition, one, other) for one, other in pairs))
 
 
 def _peak_entries(

@@ -105,32 +105,20 @@ def layout_problems(run: Run, title: str) -> Iterator[str]:
 
 def _model_problems(arch: Arch, title: str) -> Iterator[str]:
     """GPTModel has softmax attention with rotary or learned positions, one branch at a time."""
-    layers = [layer for layer, _, _ in arch.runs]
-    if any(not isinstance(x.mixer, Attention | LatentAttention) for x in layers):
-        yield (
-            f"model family {arch.family!r} has layers without softmax attention, which "
-            f"{title}'s GPT model does not have; try pytorch_ddp"
-        )
-    elif any(layer.parallel for layer in layers):
-        yield (
-            f"model family {arch.family!r} runs attention and MLP side by side, which {title} "
-            "does not have; try pytorch_ddp"
-        )
-    if any(getattr(layer.mixer, "alibi", False) for layer in layers):
-        yield (
-            f"model family {arch.family!r} has ALiBi positions, which {title} does not have; "
-            "try pytorch_ddp"
-        )
-    if any(not norm.affine for layer in layers for _, norm in layer.norms):
-        yield (
-            f"model family {arch.family!r} has norms without weights, and those of {title} have "
-            "them; try pytorch_ddp"
-        )
-    if any(dict(weight.dims).get("embed", arch.hidden) != arch.hidden for weight in arch.embedding):
-        yield (
-            f"model family {arch.family!r} has an embedding of another width than its layers, "
-            f"which {title} does not have; try pytorch_ddp"
-        )
+    layers, lacks = [layer for layer, _, _ in arch.runs], f"which {title} does not have"
+    other = any(not isinstance(x.mixer, Attention | LatentAttention) for x in layers)
+    beside = any(layer.parallel for layer in layers)
+    bare = any(not norm.affine for layer in layers for _, norm in layer.norms)
+    narrow = any(dict(w.dims).get("embed", arch.hidden) != arch.hidden for w in arch.embedding)
+    for found, what in (
+        (other, f"has layers without softmax attention, which {title}'s GPT model does not have"),
+        (not other and beside, f"runs attention and MLP side by side, {lacks}"),
+        (any(getattr(x.mixer, "alibi", False) for x in layers), f"has ALiBi positions, {lacks}"),
+        (bare, f"has norms without weights, and those of {title} have them"),
+        (narrow, f"has an embedding of another width than its layers, {lacks}"),
+    ):
+        if found:
+            yield f"model family {arch.family!r} {what}; try pytorch_ddp"
 
 
 def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
@@ -210,7 +198,7 @@ def _sequence_problems(run: Run, title: str) -> Iterator[str]:
             f"{-(-seq // (2 * cp)) * 2 * cp}"
         )
     if run.sequence_parallel and tp == 1:
-        yield (f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false")
+        yield f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false"
     if run.sequence_parallel and seq % (cp * tp):
         yield (
             f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that split it; "
@@ -238,9 +226,8 @@ def _expert_problems(run: Run, title: str) -> Iterator[str]:
         if etp != run.mesh.tp:
             yield from divisor_problems(ETP, etp, block.ffn, "MLP columns of an expert")
         if etp > 1 and any(w.name.endswith("bias") for w in block.experts):
-            yield f"{ETP if etp != run.mesh.tp else TP}={etp}: experts with biases cannot be " + (
-                f"sharded; set it to 1 and use {EP}"
-            )
+            key = ETP if etp != run.mesh.tp else TP
+            yield f"{key}={etp}: experts with biases cannot be sharded; set it to 1 and use {EP}"
     if blocks and run.mesh.tp > 1 and not run.sequence_parallel:
         yield (
             f"{TP}={run.mesh.tp} with experts needs sequence parallelism in {title}; set "
@@ -254,8 +241,7 @@ def _dispatch_problems(run: Run, title: str, has_experts: bool) -> Iterator[str]
     capacity = option(run, "moe_expert_capacity_factor")
     keys = ("expert_tensor_parallel_size", "moe_expert_capacity_factor", PADS)
     for key in () if has_experts else keys:
-        value = option(run, key)
-        if value:
+        if value := option(run, key):
             yield f"engine.{key}={value}: the model has no experts; leave it out"
     if has_experts and option(run, PADS) and capacity is None:
         yield f"engine.{PADS}=true needs moe_expert_capacity_factor; set it, such as 1.0"
@@ -277,14 +263,11 @@ def instance_problems(run: Run) -> Iterator[str]:
     if not option(run, "distributed_optimizer"):
         yield f"engine.{INSTANCES}={copies} needs distributed_optimizer=true; set it"
     elif ranks % copies:
-        yield from divisor_problems(
-            f"engine.{INSTANCES}", copies, ranks, "ranks of data and context parallelism"
-        )
-    elif owners and int(run.mesh.tp) * ranks // owners % copies:
-        replicas = int(run.mesh.tp) * ranks // owners
-        yield from divisor_problems(
-            f"engine.{INSTANCES}", copies, replicas, "ranks with the same experts"
-        )
+        what = "ranks of data and context parallelism"
+        yield from divisor_problems(f"engine.{INSTANCES}", copies, ranks, what)
+    elif owners:
+        replicas, what = int(run.mesh.tp) * ranks // owners, "ranks with the same experts"
+        yield from divisor_problems(f"engine.{INSTANCES}", copies, replicas, what)
 
 
 def deferral_problems(run: Run) -> Iterator[str]:

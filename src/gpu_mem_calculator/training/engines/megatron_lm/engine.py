@@ -93,25 +93,10 @@ class InterleavedStreamWriter(PipelineStreamWriter):
             alive = {i: int(entry.live.get(name, 0)) for i, entry in entries}
             self.alive[name] = {i: copies for i, copies in alive.items() if copies}
 
-    def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
-        """The passes of all chunks instead of the micro-batches of one."""
-        ordered, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
-        for start in range(1, len(phases), size):
-            step = phases[start : start + size]
-            rest = [name for name in step[1].names if name not in self.plays]
-            forward, backward = self._passes(step[0].title.partition(".")[0], rest, micro_batches)
-            ordered += forward[:warm]
-            for pair in zip(forward[warm:], backward, strict=False):
-                ordered += pair
-            ordered += [*backward[len(forward) - warm :], step[-1]]
-        return ordered
-
-    def _passes(
-        self, step: str, rest: list[str], micro_batches: int
-    ) -> tuple[list[Phase], list[Phase]]:
-        """The forward and the backward passes of a step, each in their order. `rest`: instants of
-        backward behind the first layer's.
-        """
+    def directions(self, step: list[Phase], micro_batches: int) -> tuple[list[Phase], list[Phase]]:
+        """The forward and the backward passes of all chunks, each in their order."""
+        name = step[0].title.partition(".")[0]
+        rest = [one for one in step[1].names if one not in self.plays]  # behind the first layer's
         chunks, group = int(self.run.virtual_stages), self.run.micro_batch_group
         table = schedule(micro_batches, chunks, int(group or self.run.mesh.pp))
         numbers = {one: number for number, one in enumerate(table)}
@@ -119,11 +104,11 @@ class InterleavedStreamWriter(PipelineStreamWriter):
         ahead, behind = (self._names(forward=forward) for forward in (True, False))
         behind[0] += rest
         forward = [
-            Phase(f"{step}.a{n}.fwd", ahead[chunk], FORWARD, n)
+            Phase(f"{name}.a{n}.fwd", ahead[chunk], FORWARD, n)
             for n, (chunk, _) in enumerate(table)
         ]
         backward = [
-            Phase(f"{step}.a{numbers[one]}.bwd", behind[one[0]], BACKWARD, numbers[one])
+            Phase(f"{name}.a{numbers[one]}.bwd", behind[one[0]], BACKWARD, numbers[one])
             for one in back
         ]
         return forward, backward

@@ -80,13 +80,11 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, spli
     layers: Units = []
     inside: Units = []
     for block, count in zip(stage.blocks, counts, strict=True):
-        dense, experts = _matrix_elements(run, block.layer)
-        within = (
-            experts * int(block.layer.mlp.num_experts) if isinstance(block.layer.mlp, Moe) else []
-        )
-        layers.append(((dense + within * merged)[::order], count))
-        if isinstance(block.layer.mlp, Moe):
-            inside.append((experts[::order], count * (block.layer.mlp.num_experts // run.mesh.ep)))
+        (dense, experts), mlp = _matrix_elements(run, block.layer), block.layer.mlp
+        if isinstance(mlp, Moe):
+            dense = dense + experts * int(mlp.num_experts) * merged
+            inside.append((experts[::order], count * (mlp.num_experts // run.mesh.ep)))
+        layers.append((dense[::order], count))
     back = stage.last * (1 - stage.first if run.arch.tied else 1)
     tables = [table, embedding_shard(run).dense - table]  # of words, of positions
     units = [(tables[::order], front), *layers, ([table], back)][::order]
@@ -218,17 +216,15 @@ def state_entries(run: Run, stage: PipelineStage, instants: Instants) -> Iterato
     yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
     row = OPTIMIZERS[run.optimizer]
     late = row.copied_by_decay  # momentum is cloned from the copies of gradients
-    for entry in _step_entries(run, shard, instants) if late else ():
-        yield entry
-    (dense, experts) = stepped_parts(run, shard)
+    yield from _step_entries(run, shard, instants) if late else ()
+    dense, experts = stepped_parts(run, shard)
     width, copies = 4 * row.states, row.states
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):
             name, size = f"{run.optimizer} {title}", state_bytes(row, elements, 32)
             each = _parameter_bytes(run, width, expert=title != "states", copies=copies)
             yield Entry(name, OPTIM, size, after, STEP_CODE, tensors=each)
-    for entry in () if late else _step_entries(run, shard, instants):
-        yield entry
+    yield from () if late else _step_entries(run, shard, instants)
 
 
 def _startup_entries(

@@ -57,15 +57,20 @@ class PipelineStreamWriter(StreamWriter):
         ordered, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
         for start in range(1, len(phases), size):
             step = phases[start : start + size]
-            forward, backward = step[:-1:2], step[1:-1:2]
-            for index, phase in enumerate(backward[:-1] if warm else ()):
-                names = [name for name in phase.names if name != EPILOGUE]
-                backward[index] = phase._replace(names=names)
+            forward, backward = self.directions(step, micro_batches)
             ordered += forward[:warm]
             for pair in zip(forward[warm:], backward, strict=False):
                 ordered += pair
-            ordered += [*backward[micro_batches - warm :], step[-1]]
+            ordered += [*backward[len(forward) - warm :], step[-1]]
         return ordered
+
+    def directions(self, step: list[Phase], micro_batches: int) -> tuple[list[Phase], list[Phase]]:
+        """The forwards and the backwards of a step, each in their order."""
+        forward, backward = step[:-1:2], step[1:-1:2]
+        for index, phase in enumerate(backward[:-1] if self.flight - 1 else ()):
+            names = [name for name in phase.names if name != EPILOGUE]
+            backward[index] = phase._replace(names=names)
+        return forward, backward
 
     def begin(self, phase: Phase) -> None:
         """A micro-batch begins its forward, or the oldest one its backward; or gradients are

@@ -52,9 +52,8 @@ def ledger(run: Run) -> Ledger:
     precision = PRECISIONS[run.precision]
     setting = block_setting(run, precision)
     stack = layer_groups(run, 0, len(run.arch.layers))
-    ranges = tuple(group.stretch for group in stack)
     instants = step(
-        ranges,
+        tuple(group.stretch for group in stack),
         micro_batches=run.micro_batches,
         every=run.unrolled,
         reference=run.reference in (COPY, BASE) and run.rollout is None,
@@ -64,9 +63,8 @@ def ledger(run: Run) -> Ledger:
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
     if run.options.get("gradient_as_bucket_view"):
-        walks = replace(
-            walks, gradients=FREE_AT_ONCE
-        )  # copied into a view of the bucket (reducer.cpp)
+        # copied into a view of the bucket (reducer.cpp)
+        walks = replace(walks, gradients=FREE_AT_ONCE)
     else:
         entries += weight_gradients(run, precision, stack, instants)
         entries += tower_gradients(run, precision, instants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -47,25 +48,17 @@ def state_entries(run: Run, precision: Precision, instants: Instants) -> Iterato
     )
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
-    yield Entry(
-        "gradient buckets",
-        COMM,
-        sized(holds(run.mesh.dp > 1) * trained, bits),
-        {**states.at_every_instant(instants), "startup.wrapped": 1},
-        code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
-        role=BUCKETS,
-        tensors=lambda: gradient_buckets(sizes[::-1]),
-    )
+    size, live = sized(holds(run.mesh.dp > 1) * trained, bits), states.at_every_instant(instants)
+    source = code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients")
+    live, tensors = {**live, "startup.wrapped": 1}, lambda: gradient_buckets(sizes[::-1])
+    yield Entry("gradient buckets", COMM, size, live, source, role=BUCKETS, tensors=tensors)
 
 
 def _base_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
     """The weights of the model without adapters; quantized ones with the events of their load."""
-    base = parameter_entry(
-        "parameters",
-        weights.base_bytes(run, precision),
-        instants,
-        tensors=lambda: weights.base_tensors(run, precision),
-    )
+    tensors = partial(weights.base_tensors, run, precision)
+    size = weights.base_bytes(run, precision)
+    base = parameter_entry("parameters", size, instants, tensors=tensors)
     if run.unrolled and (run.quantization is not None or run.from_pretrained):
         events = pretrained_events if run.from_pretrained else loading_events
         return replace(base, script=events(run, precision))
@@ -101,11 +94,6 @@ def weight_gradients(
     after = 0 if run.frozen else run.arch.after_parameters
     tied = run.arch.tied and not run.frozen and not run.compile  # there it is the embedding's
     shared = run.arch.embedding[0].numel if tied else 0
-    return states.gradient_entries(
-        run,
-        tuple((group.title, weights.trained_elements(run, group.layer)) for group in stack),
-        before - shared,
-        after + shared,
-        trained_bits(run, precision),
-        instants,
-    )
+    layers = tuple((group.title, weights.trained_elements(run, group.layer)) for group in stack)
+    table, head, bits = before - shared, after + shared, trained_bits(run, precision)
+    return states.gradient_entries(run, layers, table, head, bits, instants)
