@@ -31,21 +31,19 @@ from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.embedding import embedding_events
-from ...step.instants import Instants, in_flight, step
+from ...step.instants import Instants
 from ...step.layer_groups import LayerGroup, LayerGroups, layer_groups, overlap
 from ...step.recorded import before_events
 from ...step.states import buffer_entry
-from ...step.workspaces import workspace_entries
-from . import offload, pipeline, reduce_at_end, stage12
+from . import offload, pipeline, reduce_at_end
 from .checks import problems
 from .coordinator import GatherLimits
-from .first_gradient import first_hook, hook_entries
-from .layout import BUILD, ZeroLayout, startup_instants, with_hooks
-from .ledger import instants_and_entries, without_first_input
+from .first_gradient import first_hook
+from .layout import BUILD, ZeroLayout, stage_instants, with_hooks
+from .ledger import instants_and_entries, stepwise_ledger, without_first_input
 from .modules import size_counts, trainable_runs
 from .options import OPTIMIZERS, OPTIONS, PRECISIONS, number, option, pipelined
-from .states import state_entries
-from .stream_ledger import rank_factory, shared_table_events, unrolled_ledger
+from .stream_ledger import shared_table_events, unrolled_ledger
 
 
 class Stage3Tape(Tape):
@@ -135,22 +133,14 @@ def ledger(run: Run) -> Ledger:
     tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
     if plan.stage and not plan.pipeline and not run.unrolled:
         return _rolled_ledger(plan, setting, stack, walks)
-    instants = step(
-        tuple(b.stretch for b in stack),
-        micro_batches=run.micro_batches,
-        head=last,
-        embedding=first,
-        flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
-        every=run.unrolled,
-    )
+    instants = stage_instants(plan, stack)
     if run.unrolled:
         plan = replace(plan, instants=instants)
-        rank = rank_factory(plan, stack, walks)
         if (plan.zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
             table = shared_table_events(walks.embedding, alone=plan.pipeline)
             walks = replace(walks, embedding=table)
         beside = partial(_beside, plan, setting, stack, tokens)
-        return unrolled_ledger(plan, stack, walks, beside, rank)
+        return unrolled_ledger(plan, stack, walks, beside)
     several = len(walks.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         instants = offload.with_second(instants)
@@ -190,8 +180,7 @@ def _rolled_ledger(
     saved = activation_entries(run, setting, stack, instants, walks)
     saved = without_first_input(run, saved, instants)
     saved = offload.checkpoints_on_host(plan, stack, saved)
-    entries = (*state_entries(plan), *saved, *at_work, *workspace_entries(run, instants))
-    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
+    return stepwise_ledger(plan, saved, at_work)
 
 
 def _end_reduced_ledger(
@@ -206,16 +195,8 @@ def _end_reduced_ledger(
         # the head has a copy of a tied table, so there is no sum of its gradients
         saved = (e for e in saved if e.role not in (TIED, HEAD_GRADIENT))
     saved = offload.checkpoints_on_host(plan, stack, saved)
-    entries = [
-        *state_entries(plan),
-        *stage12.whole_gradients(plan, stack),
-        *reduce_at_end.reduction_entries(plan, stack, walks),
-        *saved,
-        *hook_entries(plan, walks),
-        *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
-        *pipeline.pipeline_workspaces(plan, stack),
-    ]
-    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), tuple(entries))
+    buffers = pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
+    return reduce_at_end.end_reduced_ledger(plan, stack, walks, saved, buffers)
 
 
 def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ....ledger.ledger import GPU, Entry, Instant
+from ....ledger.ledger import GPU, Entry, Instant, Ledger
 from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized
 from ....ledger.source import code
 from ....run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
 from ...optimizers import FUSED
-from ...step.instants import Instants, StepInstant
+from ...step.instants import Instants, StepInstant, in_flight, step
+from ...step.layer_groups import LayerGroups
 from . import sizes as zero
 from .coordinator import GatherLimits
 from .sizes import Group, ZeroSizes
@@ -162,6 +163,24 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         }
         alive |= dict.fromkeys(startup, 1)
         return Entry(name, kind, size, alive, code(f"deepspeed 0.19.8 {source}"), place=place)
+
+    def ledger(self, entries: Iterable[Entry]) -> Ledger:
+        """The ledger with these entries at start-up and the instants of the step."""
+        instants = (*startup_instants(), *(b.instant for b in self.instants))
+        return Ledger(instants, tuple(entries))
+
+
+def stage_instants(plan: ZeroLayout, stack: LayerGroups) -> Instants:
+    """The instants of a step on this rank, without DeepSpeed's own."""
+    run = plan.run
+    return step(
+        tuple(group.stretch for group in stack),
+        micro_batches=run.micro_batches,
+        head=plan.last,
+        embedding=plan.first,
+        flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+        every=run.unrolled,
+    )
 
 
 def always(instant: StepInstant) -> Num:

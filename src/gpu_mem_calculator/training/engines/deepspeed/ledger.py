@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger import ledger as kinds
-from ....ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, instant
+from ....ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, Ledger, instant
 from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
 from ....ledger.source import code
 from ....pytorch.autograd.events import BlockEvents
@@ -24,6 +24,7 @@ from ...step.activations import StageWalks
 from ...step.instants import Instants, StepInstant
 from ...step.layer_groups import LayerGroups
 from ...step.layer_sources import LayerSources
+from ...step.workspaces import workspace_entries
 from .cache_key import CacheKey, plain
 from .gather import weight_reads
 from .hook_points import HookedBlock, hooked_backward, hooked_forward
@@ -31,6 +32,7 @@ from .instants import ZeroInstant, zero_instants
 from .layout import ZeroLayout
 from .peak_tables import BlockTable, LevelTable, Tables, tables
 from .stage3 import shape
+from .states import state_entries
 
 
 def block_table(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> BlockTable:
@@ -206,6 +208,14 @@ def instants_and_entries(
     for named in (instant(name, OPTIMIZER, title) for name, title in STEP):
         instants.append(StepInstant(instant=named, saved=none, grads=none, later=True))
     return tuple(instants), entries
+
+
+def stepwise_ledger(plan: ZeroLayout, saved: Iterable[Entry], at_work: Iterable[Entry]) -> Ledger:
+    """The ledger of a plan with these instants: its states, what layers have saved, and what is at
+    work.
+    """
+    entries = (*state_entries(plan), *saved, *at_work)
+    return plan.ledger((*entries, *workspace_entries(plan.run, plan.instants)))
 
 
 def without_first_input(run: Run, entries: Iterable[Entry], instants: Instants) -> Iterator[Entry]:

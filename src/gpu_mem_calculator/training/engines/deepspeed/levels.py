@@ -145,22 +145,25 @@ def bucket_levels(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape)
     rank.begin()
     begin = counter.now()
     counter.look()
+    backward = _backward(run_block, counter, shape)
+    rank.epilogue()
+    forward = [[begin] * num_levels(block) for block, _ in shape.layers]
+    loss = [begin] * num_levels(shape.head[0])
+    return HookLevels([begin], forward, loss, *backward, [counter.look(), counter.now()])
+
+
+def _backward(
+    run_block: Callable[[int, HookedBlock], list[Level]],
+    counter: CountingAllocator,
+    shape: ModelShape,
+) -> tuple[list[Level], list[list[Level]], list[Level]]:
+    """The levels of the backward of head, layers and embedding."""
     head = run_block(HEAD, shape.head[1])
     layers = reversed([*enumerate(shape.layers)])
     backward = [run_block(index, block) for index, (_, block) in layers]
     table = shape.embedding
     embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
-    rank.epilogue()
-    forward = [[begin] * num_levels(block) for block, _ in shape.layers]
-    return HookLevels(
-        [begin],
-        forward,
-        [begin] * num_levels(shape.head[0]),
-        head,
-        backward[::-1],
-        embedding,
-        [counter.look(), counter.now()],
-    )
+    return head, backward[::-1], embedding
 
 
 def num_levels(block: HookedBlock) -> int:
@@ -197,18 +200,12 @@ def gather_levels(
     rank.begin()
     begin = counter.look()
     forward = [run_block(index, block) for index, (block, _) in enumerate(shape.layers)]
-    loss, head = run_block(HEAD, shape.head[0]), run_block(HEAD, shape.head[1])
-    layers = reversed([*enumerate(shape.layers)])
-    backward = [run_block(index, block) for index, (_, block) in layers]
-    table = shape.embedding
-    embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
+    loss = run_block(HEAD, shape.head[0])
+    backward = _backward(run_block, counter, shape)
     before = counter.now()
     counter.look()
     rank.epilogue()
-    levels = HookLevels(
-        [begin], forward, loss, head, backward[::-1], embedding, [before, counter.look()]
-    )
-    return levels, persistent
+    return HookLevels([begin], forward, loss, *backward, [before, counter.look()]), persistent
 
 
 def micro_batches(

@@ -5,9 +5,9 @@ The bucket that a stage's first gradient makes, and the reduction at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from ....ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
+from ....ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry, Ledger
 from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized, together
 from ....ledger.remember import remembered
 from ....pytorch.autograd.walk import BlockWalk
@@ -17,15 +17,40 @@ from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup, LayerGroups
 from ...step.weights import embedding_tensors
 from .cache_key import CacheKey, plain
-from .first_gradient import first_hook
+from .first_gradient import first_hook, hook_entries
 from .layout import ZeroLayout, in_bucket, named
 from .levels import CountingAllocator
+from .pipeline import pipeline_workspaces
 from .rank import GRADIENT
 from .rank_stage0 import Stage0Rank
 from .rank_stage12 import Stage12Rank
+from .stage12 import whole_gradients
+from .states import state_entries
 
 FILE = "runtime/zero/stage_1_and_2.py"
 Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
+
+
+def end_reduced_ledger(
+    plan: ZeroLayout,
+    stack: LayerGroups,
+    walks: StageWalks,
+    saved: Iterable[Entry],
+    more: Iterable[Entry],
+) -> Ledger:
+    """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
+    backward is over. `saved`: what layers keep; `more`: what is beside layers and states.
+    """
+    entries = (
+        *state_entries(plan),
+        *whole_gradients(plan, stack),
+        *reduction_entries(plan, stack, walks),
+        *saved,
+        *hook_entries(plan, walks),
+        *more,
+        *pipeline_workspaces(plan, stack),
+    )
+    return plan.ledger(entries)
 
 
 def reduction_entries(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> Iterator[Entry]:

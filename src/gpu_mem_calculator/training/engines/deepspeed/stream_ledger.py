@@ -68,16 +68,13 @@ BesideEntries = Callable[[Instants, StageWalks], Iterable[Entry]]
 
 
 def unrolled_ledger(
-    plan: ZeroLayout,
-    stack: LayerGroups,
-    walks: StageWalks,
-    beside: BesideEntries,
-    rank: Callable[[ZeroStreamWriter], ZeroRank],
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, beside: BesideEntries
 ) -> Ledger:
     """The ledger from which the stream is written: each layer is a group.
 
     `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
     """
+    rank = rank_factory(plan, stack, walks)
     run, walks = plan.run, replace(walks, gradients=KEEP_FOR_STEP)
     instants = tuple(replace(b, later=False) for b in plan.instants)  # the rank adds gradients up
     entries = [*beside(instants, walks), *pipeline.pipeline_workspaces(plan, stack)]
@@ -86,12 +83,10 @@ def unrolled_ledger(
     if on_host:  # the inputs of other micro-batches are on the host
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BUILD, phase=STARTUP, title="start-up")
-    return Ledger(
-        (start, *(b.instant for b in plan.instants)),
-        tuple(entries),
-        runs,
-        partial(ZeroStreamWriter, rank=rank, on_host=on_host),
-        partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
-        if plan.stage in (1, 2)
-        else None,
-    )
+    named = (start, *(b.instant for b in plan.instants))
+    writer = partial(ZeroStreamWriter, rank=rank, on_host=on_host)
+    tight = None
+    if plan.stage in (1, 2):
+        squeezed = partial(Stage12Rank, plan, tight=True)
+        tight = partial(ZeroStreamWriter, rank=squeezed, on_host=on_host)
+    return Ledger(named, tuple(entries), runs, writer, tight)

@@ -23,19 +23,17 @@ from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...step.activations import StageWalks, block_entries
-from ...step.instants import Instants, step
+from ...step.instants import Instants
 from ...step.layer_groups import LayerGroups, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
-from ...step.workspaces import workspace_entries
-from ..deepspeed import pipeline, reduce_at_end, stage12
 from ..deepspeed.engine import zero_streams
-from ..deepspeed.first_gradient import first_hook, hook_entries
-from ..deepspeed.layout import Runs, ZeroLayout, listed, startup_instants, with_hooks
-from ..deepspeed.ledger import instants_and_entries
+from ..deepspeed.first_gradient import first_hook
+from ..deepspeed.layout import Runs, ZeroLayout, listed, stage_instants, with_hooks
+from ..deepspeed.ledger import instants_and_entries, stepwise_ledger
 from ..deepspeed.modules import trainable_runs
 from ..deepspeed.options import OPTIMIZERS
-from ..deepspeed.states import state_entries
-from ..deepspeed.stream_ledger import rank_factory, unrolled_ledger
+from ..deepspeed.reduce_at_end import end_reduced_ledger
+from ..deepspeed.stream_ledger import unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
 from ..megatron_lm.options import LOCAL, bits
 from .checks import model_problems
@@ -167,22 +165,16 @@ def ledger(run: Run) -> Ledger:
     part = RankPart(run, plan_of(run, rank, stage), stage, stack, stage_walks)
     if not piped(run) and not run.unrolled:
         return _rolled_ledger(part)
-    instants = step(
-        tuple(b.stretch for b in stack),
-        micro_batches=run.micro_batches,
-        head=stage.last,
-        embedding=stage.first,
-        flight=stage.flight,
-        every=run.unrolled,
-    )
+    instants = stage_instants(part.plan, stack)
     if run.unrolled:
         plan = replace(part.plan, instants=_with_epilogue(instants))
-        rank_maker = rank_factory(plan, stack, stage_walks)
-        beside = partial(_stream_entries, replace(part, plan=plan))
-        return unrolled_ledger(plan, stack, stage_walks, beside, rank_maker)
+        beside = partial(_model_entries, replace(part, plan=plan))
+        return unrolled_ledger(plan, stack, stage_walks, beside)
     several = len(stage_walks.head.hooks) > first_hook(part.plan)
     plan = replace(part.plan, instants=with_hooks(instants, head=several))
-    return _end_reduced_ledger(replace(part, plan=plan))
+    saved = block_entries(plan.run, stack, plan.instants, stage_walks)
+    more = model_input_entries(run, plan, stage, plan.instants, embedding_runs=False)
+    return end_reduced_ledger(plan, stack, stage_walks, saved, more)
 
 
 def _with_epilogue(instants: Instants) -> Instants:
@@ -192,40 +184,18 @@ def _with_epilogue(instants: Instants) -> Instants:
     return tuple(instant for instant in hooked if instant.instant.where not in step_hooks)
 
 
-def _stream_entries(part: RankPart, instants: Instants, stage_walks: StageWalks) -> Iterator[Entry]:
-    """Entries of an unrolled run that are neither block events nor DeepSpeed's tensors."""
+def _model_entries(part: RankPart, instants: Instants, stage_walks: StageWalks) -> Iterator[Entry]:
+    """Entries that are neither events of blocks at work nor DeepSpeed's tensors."""
     yield from block_entries(part.plan.run, part.stack, instants, stage_walks)
     yield from model_input_entries(part.run, part.plan, part.stage, instants, embedding_runs=True)
 
 
 def _rolled_ledger(part: RankPart) -> Ledger:
     """ZeRO 2 and 3: each gradient is copied into a bucket as soon as backward has made it."""
-    run, stack, stage_walks = part.run, part.stack, part.walks
-    instants, working = instants_and_entries(part.plan, stack, stage_walks)
+    instants, working = instants_and_entries(part.plan, part.stack, part.walks)
     plan = replace(part.plan, instants=instants)
-    entries = (
-        *state_entries(plan),
-        *block_entries(plan.run, stack, instants, stage_walks),
-        *model_input_entries(run, plan, part.stage, instants, embedding_runs=True),
-        *working,
-        *workspace_entries(run, instants),
-    )
-    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
-
-
-def _end_reduced_ledger(part: RankPart) -> Ledger:
-    """ZeRO 0 and 1 in the PipelineEngine: gradients stay until the whole backward is over."""
-    plan, stack, stage_walks = part.plan, part.stack, part.walks
-    entries = (
-        *state_entries(plan),
-        *stage12.whole_gradients(plan, stack),
-        *reduce_at_end.reduction_entries(plan, stack, stage_walks),
-        *block_entries(plan.run, stack, plan.instants, stage_walks),
-        *hook_entries(plan, stage_walks),
-        *model_input_entries(part.run, plan, part.stage, plan.instants, embedding_runs=False),
-        *pipeline.pipeline_workspaces(plan, stack),
-    )
-    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), entries)
+    saved = _model_entries(replace(part, plan=plan), instants, part.walks)
+    return stepwise_ledger(plan, saved, working)
 
 
 def parameters(run: Run) -> Num:
