@@ -12,7 +12,7 @@ blocks of freed gradients. Line numbers: torch 2.13, `F` as in gather.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +40,29 @@ class TrainedShards(Struct, frozen=True):
     total: Num
     largest: Num
     tensors: Num
+
+    def stepped(
+        self,
+        plan: UnitLayout,
+        bits: int,
+        implementation: str,
+        *,
+        clipping: bool = False,
+        sizes: Sequence[int] = (),
+    ) -> Iterator[Entry]:
+        """The optimizer's states and temporaries. `bits`: of a shard; `sizes`: elements of each, in
+        an unrolled run.
+        """
+        return optimizer_entries(
+            replace(plan.run, clipping=clipping),
+            self.total,
+            bits,
+            plan.step_instants,
+            implementation=plan.run.implementation or implementation,
+            largest=self.largest,
+            tensors=self.tensors,
+            sizes=tuple((size, 1) for size in sizes),
+        )
 
 
 def trained_shards(plan: UnitLayout, more: Iterable[Num] = ()) -> TrainedShards:
@@ -97,21 +120,11 @@ def host_step_entries(plan: UnitLayout, trained: TrainedShards, bits: int) -> It
     torch steps in a loop over CPU tensors by default (optim/optimizer.py:161-187:
     foreach is for GPUs). Clipping takes a norm of each tensor, and one tensor of all of them.
     """
-    run, instants = plan.run, tuple(instant.step for instant in plan.instants)
-    entries = optimizer_entries(
-        replace(run, clipping=False),
-        trained.total,
-        bits,
-        instants,
-        largest=trained.largest,
-        tensors=trained.tensors,
-        implementation=run.implementation or FORLOOP,
-    )
-    for entry in entries:
+    for entry in trained.stepped(plan, bits, FORLOOP):
         if not nothing(entry.bytes):
             yield replace(entry, place=CPU)
-    if run.clipping:
-        live = {i.name: 1 for i in instants if i.instant.phase == OPTIMIZER}
+    if plan.run.clipping:
+        live = {i.name: 1 for i in plan.step_instants if i.instant.phase == OPTIMIZER}
         size = sized(2 * trained.tensors, bits)
         yield Entry("gradient norms", TEMP, size, live, CLIPPING_CODE, place=CPU)
     later = [i for i in plan.instants if i.step.later]

@@ -24,26 +24,13 @@ from .accumulation import (
     reduces,
 )
 from .instants import FsdpInstant
-from .layout import (
-    NO_LAYER,
-    SCATTER,
-    FsdpLayout,
-    LayerPicker,
-    UnitLayout,
-    UnitPart,
-    during,
-    one_layer,
-)
+from .layout import NO_LAYER, SCATTER, FsdpLayout, UnitLayout, UnitPart, during, one_layer
 from .units import FsdpUnit
 
 UNREDUCED = ("regather", "prefetch", "layer")  # the layer has not reduced its gradients yet
 REDUCE_CODE = code("torch 2.13 F/_fsdp_collectives.py:570-606 foreach_reduce")
 KEPT_CODE = code("torch 2.13 F/_fsdp_param_group.py:607-612: reduce_grads is false")
 HEAD_CODE = code("torch 2.13 F/_fsdp_state.py:411-415: the root reduces when backward is over")
-
-
-def _layer_during(action: str) -> LayerPicker:
-    return lambda instant: one_layer(instant.layer) if instant.action == action else NO_LAYER
 
 
 def _head_waits(plan: FsdpLayout, instant: FsdpInstant) -> Num:
@@ -68,16 +55,14 @@ def accumulated_entries(plan: FsdpLayout) -> Iterator[Entry]:
         made = ("reduce.root", "scatter.root")
         return accumulated_root(instant, made=made, freed=("scatter.root",))
 
-    def head_waits(instant: FsdpInstant) -> Num:
-        return 0 if instant.step.later else _head_waits(plan, instant)
-
     whole = UnitPart("accumulated gradients", GRAD, KEPT_CODE)
     yield from whole.of_layers(plan, attrgetter("grads"), layers)
     yield from whole.of_head(plan, attrgetter("grads"), lambda i: accumulated_head(i, top))
     yield whole.of_root(plan, plan.root.grads, root)
     if plan.head is None:
         head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
-        yield head.of_root(plan, plan.head_grads, head_waits)
+        waits = partial(_head_waits, plan)
+        yield head.of_root(plan, plan.head_grads, lambda i: 0 if i.step.later else waits(i))
 
 
 def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -127,8 +112,12 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
 
 def _whole_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """Whole gradients of one unit at a time; the head's wait for the embedding's."""
+
+    def reducing(instant: FsdpInstant) -> range:
+        return one_layer(instant.layer) if instant.action == "reduce" else NO_LAYER
+
     whole = UnitPart("whole gradients", GRAD, REDUCE_CODE)
-    yield from whole.of_layers(plan, attrgetter("grads"), _layer_during("reduce"))
+    yield from whole.of_layers(plan, attrgetter("grads"), reducing)
     if plan.head is None:
         head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
         yield head.of_root(plan, plan.head_grads, partial(_head_waits, plan))
@@ -175,23 +164,20 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
         made = stays or instant.action == "scatter.head"
         return copies(instant, plan.head) if made and plan.head is not None else 0
 
-    def head_cast(instant: FsdpInstant) -> Num:
-        return int(instant.action == "scatter.head" and casts_again(instant))
-
     def root(instant: FsdpInstant) -> Num:
         return copies(instant, plan.root) if instant.action == "scatter.root" else 0
 
-    def root_cast(instant: FsdpInstant) -> Num:
-        return int(instant.action == "scatter.root" and casts_again(instant))
+    def end_cast(action: str) -> Callable[[FsdpInstant], Num]:
+        return lambda i: int(i.action == action and casts_again(i))
 
     output = UnitPart("reduce-scatter output", COMM, made, SCATTER)
     casted = UnitPart("reduced gradients, cast", COMM, cast, plan.cast_stream)
     yield from output.of_layers(plan, attrgetter("reduced"), outputs, copies)
     yield from casted.of_layers(plan, attrgetter("converted"), casts)
     yield from output.of_head(plan, attrgetter("reduced"), head)
-    yield from casted.of_head(plan, attrgetter("converted"), head_cast)
+    yield from casted.of_head(plan, attrgetter("converted"), end_cast("scatter.head"))
     yield output.of_root(plan, plan.root.reduced, root)
-    yield casted.of_root(plan, plan.root.converted, root_cast)
+    yield casted.of_root(plan, plan.root.converted, end_cast("scatter.root"))
 
 
 def has_old_grads(plan: UnitLayout, instant: FsdpInstant) -> bool:

@@ -25,7 +25,7 @@ from ....ledger.source import code
 from ....run.run import Run
 from ...optimizers import OPTIMIZERS
 from ...step.layer_groups import LayerGroups
-from ...step.states import buffer_entry, optimizer_entries
+from ...step.states import buffer_entry
 from .cache import ShardEntries, cached_without_tokens
 from .instants import START, FsdpInstant
 from .layout import (
@@ -231,17 +231,8 @@ def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     if plan.offload:
         yield from host_step_entries(plan, trained, adapter_bits.stored)
         return
-    name = run.implementation or OPTIMIZERS[run.optimizer].default
     parameters = parameters_in_order(plan) if run.unrolled else ()
     sizes = [int(parameter.elements) for parameter in parameters if parameter.trained]
     sizes += map(int, tower) if run.unrolled else ()
-    yield from optimizer_entries(
-        run,
-        trained.total,
-        adapter_bits.stored,
-        plan.step_instants,
-        implementation=name,
-        largest=trained.largest,
-        tensors=trained.tensors,
-        sizes=tuple((size, 1) for size in sizes),
-    )
+    default, bits = OPTIMIZERS[run.optimizer].default, adapter_bits.stored
+    yield from trained.stepped(plan, bits, default, clipping=run.clipping, sizes=sizes)

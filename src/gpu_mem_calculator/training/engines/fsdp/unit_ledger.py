@@ -56,14 +56,12 @@ class FsdpVersion(Struct, frozen=True):
     """What a version of FSDP does in its own way; each function takes the version's layout.
 
     states: the entries of a run's parameters
-    gradients: when the whole gradients of a block are freed, as in `StageWalks`
-    walks: of layers and head
+    walks: of layers and head, which say when the whole gradients of a block are freed
     until: the instant up to which the whole gradients of a block stay alive
     writer: writes the stream; None is the usual way
     """
 
     states: MakeEntries
-    gradients: Callable[[Run], str]
     walks: Callable[[Run, BlockSetting, LayerGroups], StageWalks]
     until: Callable[[Any, FsdpInstant], str]
     writer: Callable[[Any], Callable[[Ledger], Writer] | None]
@@ -78,8 +76,7 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     plan = states.plan
     instants = plan.step_instants
     setting = block_setting(computed, Precision(compute, compute))
-    gradients = version.gradients(run)
-    walks = replace(version.walks(computed, setting, stack), gradients=gradients)
+    walks = version.walks(computed, setting, stack)
     entries = (
         *states.shards,
         *between_entries(plan, walks),

@@ -64,9 +64,7 @@ class FsdpUnit(Struct, frozen=True, kw_only=True):
 
     shard: Bytes = EMPTY  # the parameters it stores
     cast: Bytes = EMPTY  # their copy in the compute dtype, where that is another one
-    gathered: Bytes = (
-        EMPTY  # whole parameters in the compute dtype; the all-gather buffer is as big
-    )
+    gathered: Bytes = EMPTY  # whole parameters in the compute dtype; as big as the flat buffer
     grads: Bytes = EMPTY  # whole gradients in the compute dtype
     last_grad: Bytes = EMPTY  # the whole gradient of the last parameter
     reduce_in: Bytes = EMPTY  # reduce-scatter's flat input, in the reduce dtype

@@ -9,6 +9,7 @@ the parameters. torch 2.13 distributed/fsdp: `D` in the sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
 
 from .....ledger.ledger import COMM, GRAD, RECORDED, Entry
@@ -73,18 +74,15 @@ def _accumulated_entries(plan: FlatLayout, made: tuple[str, ...]) -> Iterator[En
     """Flat gradients that the last micro-batch reduces: the first one's, to which each later one
     adds its own. That stays until the unit is reduced, since autograd's node has a hook.
     """
-    top = len(plan.layers)
     of_root = tuple(f"{action}.root" for action in made)
-
-    def layers(instant: FsdpInstant) -> range:
-        return accumulated_layers(instant, top, made=made)
 
     def later(instant: FsdpInstant) -> Num:
         return int(bool(instant.step.instant.micro_batch))
 
+    layers = partial(accumulated_layers, top=len(plan.layers), made=made)
     kept = UnitPart("accumulated gradients", GRAD, UNSYNCED_CODE, UNSHARD, role=RECORDED)
     yield from kept.of_layers(plan, attrgetter("flat_grad"), layers)
-    yield kept.of_root(plan, plan.root.flat_grad, lambda i: accumulated_root(i, made=of_root))
+    yield kept.of_root(plan, plan.root.flat_grad, partial(accumulated_root, made=of_root))
     flat = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD)
     yield from _of_units(plan, flat, attrgetter("flat_grad"), *made, times=later)
 
@@ -150,22 +148,17 @@ def output_entries(plan: FlatLayout) -> Iterator[Entry]:
     """
     several, casts = plan.root.several, plan.bits.reduce != plan.bits.stored
 
-    def adds(instant: FsdpInstant) -> bool:
-        return adds_shards(plan.run, instant) and not plan.offload
+    def adds(instant: FsdpInstant) -> Num:
+        return int(adds_shards(plan.run, instant) and not plan.offload)
+
+    def temporary(instant: FsdpInstant) -> Num:
+        return int((casts or adds(instant)) and reduces(plan.run, instant))
 
     output = UnitPart("reduce-scatter output", COMM, REDUCE_CODE, POST_BACKWARD)
     cast = UnitPart("reduced gradient, cast", COMM, REDUCE_CODE, plan.cast_stream)
-    yield from _of_units(
-        plan,
-        output,
-        lambda u: u.reduced * several,
-        "scatter",
-        times=lambda i: int((casts or adds(i)) and reduces(plan.run, i)),
-    )
+    yield from _of_units(plan, output, lambda u: u.reduced * several, "scatter", times=temporary)
     if casts:
-        yield from _of_units(
-            plan, cast, lambda u: u.shard_grad * several, "scatter", times=lambda i: int(adds(i))
-        )
+        yield from _of_units(plan, cast, lambda u: u.shard_grad * several, "scatter", times=adds)
 
 
 def _has_old_grads(plan: FlatLayout, instant: FsdpInstant) -> bool:

@@ -39,7 +39,7 @@ from ....step.activations import FREE_TOGETHER, StageWalks
 from ....step.activations import walks as walk_stage
 from ....step.layer_groups import LayerGroups
 from ....step.model_inputs import named_until_return
-from ....step.states import buffer_entry, optimizer_entries
+from ....step.states import buffer_entry
 from ....step.stream_phases import Phase
 from ....step.stream_writer import StreamWriter
 from ..cache import ShardEntries, cached_without_tokens
@@ -103,16 +103,9 @@ def _step_entries(plan: FlatLayout) -> Iterator[Entry]:
     sizes = [*plan.root.states]
     for kind in plan.layers if run.unrolled else ():
         sizes += plan.kinds[kind][1].states
-    yield from optimizer_entries(
-        replace(run, clipping=False),
-        trained.total,
-        plan.bits.stored,
-        plan.step_instants,
-        implementation=run.implementation or OPTIMIZERS[run.optimizer].default,
-        largest=trained.largest,
-        tensors=trained.tensors,
-        sizes=tuple((int(size), 1) for size in sizes if int(size)) if run.unrolled else (),
-    )
+    stepped = [int(size) for size in sizes if int(size)] if run.unrolled else []
+    default = OPTIMIZERS[run.optimizer].default
+    yield from trained.stepped(plan, plan.bits.stored, default, sizes=stepped)
     yield from _norm_entries(plan, trained.tensors)
 
 
@@ -215,7 +208,7 @@ def _walks(run: Run, setting: BlockSetting, stack: LayerGroups) -> StageWalks:
         kept = (taking.first or taking.layers[0]).keeps_input
         named = named_until_return(run, setting, kept=kept)
         taking = replace(taking, head=head_walk(setting, run.arch, None, named))
-    return taking
+    return replace(taking, gradients=FREE_TOGETHER)
 
 
 def _until(plan: FlatLayout, instant: FsdpInstant) -> str:
@@ -233,10 +226,4 @@ def _writer(plan: FlatLayout) -> Callable[[Ledger], Writer] | None:
     return FlatStreamWriter if option(plan.run, "limit_all_gathers") else UnlimitedStreamWriter
 
 
-VERSION_1 = FsdpVersion(
-    states=state_entries,
-    gradients=lambda run: FREE_TOGETHER,
-    walks=_walks,
-    until=_until,
-    writer=_writer,
-)
+VERSION_1 = FsdpVersion(states=state_entries, walks=_walks, until=_until, writer=_writer)
