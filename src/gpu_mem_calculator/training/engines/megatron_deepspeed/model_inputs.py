@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from ....ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
 from ....ledger.num import Bytes, Num, holds, larger, nothing, sized, smaller
 from ....ledger.source import Source, code
+from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....pytorch.modelling.megatron.ops import MegatronSetting
 from ....run.phases import BACKWARD, FORWARD
 from ....run.run import Run
 from ...step.instants import Instants, StepInstant, in_flight
 from ...step.pipeline import PipelineStage
 from ..deepspeed.layout import BUILD, SETUP, ZeroLayout
+from ..megatron_lm.model_inputs import score_bytes
 from ..megatron_lm.shards import local_vocab
 from .walks import CODE, embedding_backward, rank_setting
 
@@ -102,13 +104,11 @@ def _tables(
 ) -> Iterator[Entry]:
     """Rotary tables, and the global buffer: baddbmm's input, and the gathered inputs."""
     mixers = [block.layer.mixer for block in stage.blocks]
-    rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
+    rotary = rotary_width(mixers, latent=False)
     # frequencies in fp32; cosines and sines as the activations are
     size = sized(run.seq * rotary, 32 + 2 * setting.bits)
     yield from _entry("rotary tables", RUNTIME, size, always, ROTARY_CODE)
-    heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
-    scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
-    size = larger(scores, setting.full_bytes(setting.hidden))
+    size = larger(score_bytes(setting, mixers), setting.full_bytes(setting.hidden))
     yield from _entry("global memory buffer", COMM, size, always, BUFFER_CODE)
 
 
@@ -163,13 +163,11 @@ def _logits(
     live: Live = {b.name: places * stage.last for b in instants}
     yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
     alone = stage.last * (1 - stage.first)
-    live = {b.name: alone * (places - int(_runs_backward(b))) for b in instants}
+    back = [b.name for b in instants if b.instant.phase == BACKWARD]
+    back = [name for name in back if not name.endswith("epilogue")]
+    live = {b.name: alone * (places - int(b.name in back)) for b in instants}
     size = sized(2 * setting.local_tokens * setting.hidden, setting.bits)
     yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
-
-
-def _runs_backward(instant: StepInstant) -> bool:
-    return instant.instant.phase == BACKWARD and instant.instant.where != "epilogue"
 
 
 def _between_stages(

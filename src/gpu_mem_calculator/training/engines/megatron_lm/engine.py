@@ -2,15 +2,10 @@
 
 Line numbers in this folder refer to Megatron-Core 0.19.2.
 
-What collectives that overlap with kernels need.
-
-cuBLAS workspaces of a Megatron stage: torch's, and Transformer Engine's own.
-
-Start-up of one Megatron rank, allocation by allocation.
-
-The stream of an interleaved stage: every pass of every chunk in the order of the schedule.
-
-megatron-core 0.19.2 pipeline_parallel/schedules.py:992.
+The ledger of a stage at the moments of its schedule that may have the peak; for its stream, the
+allocations of start-up and, where stages are interleaved, every pass of every chunk in the order of
+the schedule (megatron-core 0.19.2 pipeline_parallel/schedules.py:992); cuBLAS workspaces, torch's
+and Transformer Engine's own; what is refused.
 """
 
 from __future__ import annotations
@@ -46,6 +41,7 @@ from .options import (
     OPTIMIZERS,
     OPTIONS,
     bits,
+    distributed,
     engine_version,
     expert_streams,
     fused,
@@ -147,18 +143,14 @@ def startup_events(run: Run) -> BlockEvents:
     stays until the end.
     """
     recorder = EventRecorder()
-    split = bool(option(run, "distributed_optimizer"))
-    _record_buffers(run, recorder, _record_weights(run, recorder), split=split)
+    _record_buffers(run, recorder, _record_weights(run, recorder))
     if bits(run) < 32:
-        for _, elements in stepped_parameters(
-            run, split=split
-        ):  # optimizer.py:1012 `clone().float()`
+        for _, elements in stepped_parameters(run):  # optimizer.py:1012 `clone().float()`
             narrow = recorder.make(sized(elements, bits(run)))
             recorder.make(sized(elements, 32))
             recorder.free(narrow)
-    return BlockEvents(
-        sizes=tuple(recorder.sizes), entry=-1, exit=-1, forward=tuple(recorder.events)
-    )
+    sizes, events = tuple(recorder.sizes), tuple(recorder.events)
+    return BlockEvents(sizes=sizes, entry=-1, exit=-1, forward=events)
 
 
 def _record_weights(run: Run, recorder: EventRecorder) -> list[int]:
@@ -180,13 +172,13 @@ def _record_weights(run: Run, recorder: EventRecorder) -> list[int]:
     return tensors
 
 
-def _record_buffers(run: Run, recorder: EventRecorder, weights: list[int], *, split: bool) -> None:
+def _record_buffers(run: Run, recorder: EventRecorder, weights: list[int]) -> None:
     """Each chunk's gradient buffers, one of the dense parameters and one of the experts.
 
-    With the distributed optimizer (`split`) also buffers of weights, which then leave their own
-    tensors (distributed/param_and_grad_buffer.py:1160-1260).
+    With the distributed optimizer also buffers of weights, which then leave their own tensors
+    (distributed/param_and_grad_buffer.py:1160-1260).
     """
-    width, grad_width = bits(run), gradient_bits(run)
+    width, grad_width, split = bits(run), gradient_bits(run), distributed(run)
     parameters = list(enumerate(stage_tensors(run)))
     for chunk in range(int(run.virtual_stages)):
         for expert in (False, True):
@@ -219,14 +211,9 @@ def stage_workspaces(run: Run, stage: PipelineStage, instants: Instants) -> Iter
     for entry in () if nothing(here) else workspace_entries(run, instants):
         yield replace(entry, live={name: copies * here for name, copies in entry.live.items()})
     size, count = engine_bytes(run), 1 + GROUPED_STREAMS * routed
-    yield Entry(
-        "Transformer Engine's cuBLAS workspaces",
-        RUNTIME,
-        size * count,
-        {i.name: 1 for i in instants},
-        ENGINE_CODE,
-        tensors=lambda: [size] * count,
-    )
+    each: list[Bytes] = [size] * count
+    name, live = "Transformer Engine's cuBLAS workspaces", {i.name: 1 for i in instants}
+    yield Entry(name, RUNTIME, size * count, live, ENGINE_CODE, tensors=lambda: each)
 
 
 def engine_bytes(run: Run) -> Bytes:
@@ -247,7 +234,7 @@ def overlap_problems(run: Run) -> Iterator[str]:
         elif not run.sequence_parallel:
             yield f"{tensor} needs parallelism.sequence_parallel=true; set it"
     if option(run, "overlap_param_gather"):
-        if not option(run, "distributed_optimizer"):
+        if not distributed(run):
             yield f"{weights} needs distributed_optimizer=true; set it"
         elif not option(run, "overlap_grad_reduce"):
             yield f"{weights} needs overlap_grad_reduce=true; set it"

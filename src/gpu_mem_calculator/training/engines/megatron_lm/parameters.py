@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ....models.arch.arch import Layer
 from ....models.arch.blocks import LatentAttention, Moe, Weight
 from ....run.run import Run
 from ...step.chunks import chunk_layers
+from .options import distributed
 from .shards import (
     DENSE,
     embedding_shard,
@@ -68,9 +70,7 @@ def stage_tensors(run: Run) -> list[MegatronParameter]:
                 if len(w.dims) == 1
             ]
             in_chunk += [MegatronParameter(table)] * (not run.arch.tied or at > 0)
-        parameters += [
-            MegatronParameter(t.elements, t.vector, t.expert, t.moved, chunk) for t in in_chunk
-        ]
+        parameters += [replace(tensor, chunk=chunk) for tensor in in_chunk]
     return parameters
 
 
@@ -114,14 +114,14 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     yield from (MegatronParameter(size) for size in dense[count:])
 
 
-def stepped_parameters(run: Run, *, split: bool) -> list[tuple[MegatronParameter, int]]:
+def stepped_parameters(run: Run) -> list[tuple[MegatronParameter, int]]:
     """The parameters that the rank's optimizers step, in their order, and the elements of each.
 
-    Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). `split`:
-    the distributed optimizer steps the first rank's part of each buffer, in which a chunk's
-    parameters are in reverse order (optimizer/distrib_optimizer.py:300-340).
+    Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). The
+    distributed optimizer steps the first rank's part of each buffer, in which a chunk's parameters
+    are in reverse order (optimizer/distrib_optimizer.py:300-340).
     """
-    parameters = stage_tensors(run)
+    parameters, split = stage_tensors(run), distributed(run)
     parts: list[tuple[MegatronParameter, int]] = []
     for expert in (False, True):
         before = end = 0

@@ -1,6 +1,6 @@
 """Weights, main gradients, main weights and optimizer states of a Megatron rank.
 
-Temporaries of start-up: parameters that move into a buffer, and weights cast to fp32.
+With the temporaries of start-up: parameters that move into a buffer, and weights cast to fp32.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing, si
 from ....ledger.source import ARITHMETIC, code
 from ....models.arch.arch import Layer
 from ....models.arch.blocks import LatentAttention, Moe
+from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....run.phases import OPTIMIZER, STARTUP
 from ....run.run import Run
 from ...optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
 from ...step.instants import Instants
 from ...step.optimizer_temps import step_temp_bytes
 from ...step.pipeline import PipelineStage
-from .options import bits, fused, gradient_bits, option
+from .options import bits, distributed, fused, gradient_bits
 from .parameters import stepped_parameters
 from .shards import (
     MegatronShard,
@@ -63,14 +64,15 @@ def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: i
     return larger(begin, larger(end, sized(last.experts, width)))
 
 
-def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, split: bool) -> Bytes:
+def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard) -> Bytes:
     """Bytes of the 16-bit copy of a weight being cast to fp32, beyond what start-up ends with.
 
     optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after
-    them, experts last. The distributed optimizer (`split`) casts the rank's part of each
-    buffer, which has the parameters in reverse order (distrib_optimizer.py:448); the last chunk's
-    buffer comes last.
+    them, experts last. The distributed optimizer casts the rank's part of each buffer,
+    which has the parameters in reverse order (distrib_optimizer.py:448); the last chunk's comes
+    last.
     """
+    split = distributed(run)
     order = -1 if split else 1
     counts = stage.closing if split else stage.held
     front = stage.first * (holds(run.virtual_stages == 1) if split else 1)
@@ -195,7 +197,7 @@ def owned(run: Run, shard: MegatronShard) -> Num:
 
 def stepped_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
     """Elements that the rank steps of dense parameters, and of experts: two optimizers."""
-    if not option(run, "distributed_optimizer"):
+    if not distributed(run):
         return shard.dense, shard.experts
     return stepped_shares(run, shard.dense, shard.experts)
 
@@ -209,8 +211,7 @@ def state_entries(run: Run, stage: PipelineStage, instants: Instants) -> Iterato
     after = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
     if not run.unrolled:
         yield from _startup_entries(run, stage, shard, after)
-    mixers = [layer.mixer for layer in run.arch.layers]
-    rotary = any(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+    rotary = rotary_width((layer.mixer for layer in run.arch.layers), latent=True) > 0
     live = after | {STARTUP_INSTANTS[-1][0]: 1}
     size = sized(512 * (1 + rotary), 8)
     yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
@@ -235,12 +236,11 @@ def _startup_entries(
     """
     model, buffers, optimizer = (name for name, _ in STARTUP_INSTANTS)
     width, wide = bits(run), gradient_bits(run)
-    distributed = option(run, "distributed_optimizer")
     buffered = after | {buffers: 1, optimizer: 1}
     size = sized(shard.total, width)
     always = after | {model: 1, buffers: 1, optimizer: 1}
     yield Entry("parameters", PARAM, size, always, ARITHMETIC)
-    if distributed:
+    if distributed(run):
         size = moving_bytes(run, stage, shard.total, width, wide)
         yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
     yield Entry("main gradients", GRAD, sized(shard.total, wide), buffered, BUFFER_CODE)
@@ -248,7 +248,7 @@ def _startup_entries(
         size = sized(owned(run, shard), 32)
         yield Entry("main weights", OPTIM, size, after | {optimizer: 1}, MAIN_CODE)
         name = "16-bit copy of the weight being widened"
-        size = widening_bytes(run, stage, shard, split=distributed)
+        size = widening_bytes(run, stage, shard)
         yield Entry(name, TEMP, size, {optimizer: 1}, MAIN_CODE)
 
 
@@ -260,10 +260,9 @@ def _parameter_bytes(
     """
 
     def sizes() -> list[Bytes]:
-        parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
         return [
             sized(n, 8 * width) // copies
-            for tensor, n in parts
+            for tensor, n in stepped_parameters(run)
             for _ in range(copies)
             if expert in (None, tensor.expert) and (vectors or not tensor.vector)
         ]

@@ -8,7 +8,6 @@ from ....run.run import Run
 from ...step.entry_writer import Tensors
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
-from .options import option
 from .parameters import stepped_parameters
 from .states import implementation
 
@@ -21,8 +20,7 @@ def clipped_gradients(run: Run) -> tuple[int, ...]:
     """
     if not run.clipping or implementation(run) == "fused":
         return ()
-    parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
-    return tuple(4 * elements for _, elements in parts)
+    return tuple(4 * elements for _, elements in stepped_parameters(run))
 
 
 class PipelineStreamWriter(StreamWriter):
@@ -38,9 +36,8 @@ class PipelineStreamWriter(StreamWriter):
     ) -> None:
         super().__init__(ledger)
         self.flight, self.front, self.clipped = flight, front, clipped
-        self.per_micro_batch = {
-            i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH
-        }
+        numbered = enumerate(self.entries)
+        self.per_micro_batch = {i for i, entry in numbered if entry.role == PER_MICRO_BATCH}
         self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
 
     def input(self, size: int) -> int:
