@@ -1,8 +1,7 @@
 """DeepSpeed 0.19.8: ZeRO 0 to 3, offload, and its pipeline of whole layers.
 
-The ledger is of rank 0 of a data-parallel group, whose slice starts with the embedding.
-
-Projections as ZeRO-3 runs them: frozen ones save inputs that their backward does not need.
+The ledger is of rank 0 of a data-parallel group, whose slice starts with the embedding. Under
+ZeRO-3 frozen projections save inputs that their backward does not need.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from ...step.states import buffer_entry
 from . import offload, pipeline, reduce_at_end
 from .checks import problems
 from .coordinator import GatherLimits
-from .first_gradient import first_hook
-from .layout import BUILD, ZeroLayout, stage_instants, with_hooks
+from .layout import BUILD, ZeroLayout, listed, stage_instants, with_hooks
 from .ledger import instants_and_entries, stepwise_ledger, without_first_input
 from .modules import size_counts, trainable_runs
 from .options import OPTIMIZERS, OPTIONS, PRECISIONS, number, option, pipelined
+from .reduce_at_end import first_hook
 from .stream_ledger import shared_table_events, unrolled_ledger
 
 
@@ -128,8 +127,7 @@ def ledger(run: Run) -> Ledger:
         walks = stage3_walks(walks, setting, run.arch, stack)
     if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
         walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
-    width = precision.weights // 8
-    plan = _zero_layout(run, width, (low, high, first, last))
+    plan = _zero_layout(run, precision.weights // 8, (low, high, first, last))
     tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
     if plan.stage and not plan.pipeline and not run.unrolled:
         return _rolled_ledger(plan, setting, stack, walks)
@@ -139,8 +137,7 @@ def ledger(run: Run) -> Ledger:
         if (plan.zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
             table = shared_table_events(walks.embedding, alone=plan.pipeline)
             walks = replace(walks, embedding=table)
-        beside = partial(_beside, plan, setting, stack, tokens)
-        return unrolled_ledger(plan, stack, walks, beside)
+        return unrolled_ledger(plan, stack, walks, partial(_beside, plan, setting, stack, tokens))
     several = len(walks.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         instants = offload.with_second(instants)
@@ -216,7 +213,6 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
     ]
     if arch.tied and run.adapter is None:
         runs.append(((arch.embedding[0].numel,), last * (1 - first)))
-    elements: Num = sum(sum(sizes) * units for sizes, units in runs)
     frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
     return ZeroLayout(
@@ -225,7 +221,7 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
         width=width,
         trained_width=width if run.adapter is None else run.adapter.bits // 8,
         ranks=run.mesh.dp * run.mesh.cp,
-        trainable=elements,
+        trainable=listed(tuple(runs)),
         frozen=frozen,
         limits=GatherLimits(*(number(run, key) for key in OPTIONS if key.startswith("stage3_"))),
         sub_group=number(run, "sub_group_size"),
@@ -260,8 +256,8 @@ def zero_streams(run: Run) -> bool:
 
     deepspeed 0.19.8 zero/stage_1_and_2.py:599, zero/stage3.py:341.
     """
-    stage = run.options.get("zero_stage", 0)
-    return stage in (1, 2) or (stage == 3 and run.options.get("overlap_comm") is not False)
+    stage = number(run, "zero_stage")
+    return stage in (1, 2) or (stage == 3 and option(run, "overlap_comm") is not False)
 
 
 ENGINE = Engine(

@@ -1,6 +1,5 @@
-"""The instants of a micro-batch under ZeRO, before it is known which layer is highest at each.
-
-Peak bytes of one block's tensors between and at the points where DeepSpeed's hooks run.
+"""The instants of a micro-batch under ZeRO, before it is known which layer is highest at each, with
+the peak bytes of one block's tensors between and at the points where DeepSpeed's hooks run.
 """
 
 from __future__ import annotations
@@ -74,12 +73,11 @@ def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = Fa
     output: the output of that forward stays alive
     """
     gradient = block.sizes[block.exit_grad]
+    points, out = all_hook_points(block), weight_gradients(block)
     if block.exit < 0:  # the embedding's
-        return _peaks(
-            block, block.backward, all_hook_points(block), gradient, weight_gradients(block)
-        )
+        return _peaks(block, block.backward, points, gradient, out)
     act = gradient + (block.sizes[block.exit] if output else EMPTY) + _saved_bytes(block)
-    peaks = _peaks(block, block.backward, all_hook_points(block), act, weight_gradients(block))
+    peaks = _peaks(block, block.backward, points, act, out)
     gradients = gradient + block.before_recompute()
     return (*forward_peaks(block, gradients), *peaks) if again else peaks
 

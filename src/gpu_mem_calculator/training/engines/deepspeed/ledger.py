@@ -1,6 +1,5 @@
-"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's.
-
-The blocks of a model with DeepSpeed's hook points, as the peak tables need them.
+"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's, from
+the blocks of the model with DeepSpeed's hook points.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from .cache_key import CacheKey, plain
 from .gather import weight_reads
 from .hook_points import HookedBlock, hooked_backward, hooked_forward
 from .instants import ZeroInstant, zero_instants
-from .layout import ZeroLayout
+from .layout import STEP, ZeroLayout
+from .options import option
 from .peak_tables import BlockTable, LevelTable, Tables, tables
 from .stage3 import shape
 from .states import state_entries
@@ -69,11 +69,6 @@ GROUPS = tuple(
         ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
         ("shards, come from the host", COMM, ON_ITS_WAY),
     )
-)
-STEP = (
-    ("optimizer.norm", "gradient norm"),
-    ("optimizer.cast", "gradients cast to fp32"),
-    ("optimizer", "optimizer step"),
 )
 TAGS = (
     ("", "", ""),
@@ -176,7 +171,7 @@ def instants_and_entries(
     """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
     run = plan.run
     each, which = cases(plan, block_table(plan, stack, walks))
-    near = bool(run.options.get("cpu_checkpointing"))
+    near = bool(option(run, "cpu_checkpointing"))
     zero_points = tuple(zero_instants(stack, walks))
     instants: list[StepInstant] = []
     entries: list[Entry] = []
@@ -205,7 +200,8 @@ def instants_and_entries(
             entries += _entries(plan, zero_instant, high, instants[-1], walks.sources)
     none = tuple(0 for _ in stack)
     entries.append(_step_gradients(plan, each, which))
-    for named in (instant(name, OPTIMIZER, title) for name, title in STEP):
+    for name, title in (*STEP, ("optimizer", "optimizer step")):
+        named = instant(name, OPTIMIZER, title)
         instants.append(StepInstant(instant=named, saved=none, grads=none, later=True))
     return tuple(instants), entries
 

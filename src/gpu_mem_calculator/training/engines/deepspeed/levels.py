@@ -41,24 +41,21 @@ class CountingAllocator:
         self.high = NOTHING
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
-        """Allocate a tensor. Only tensors with a name of `GROUPS` count: states do not."""
-        group = GROUPS.get(name, -1)
+        """Allocate a tensor with a name of `GROUPS`."""
+        group = GROUPS[name]
         self.sizes.append(size)
         self.groups.append(group)
-        if group >= 0:
-            self.parts[group] += size
-            self.total += size
-            if self.total > self.high[0]:
-                self.high = self.now()
+        self.parts[group] += size
+        self.total += size
+        if self.total > self.high[0]:
+            self.high = self.now()
         return len(self.sizes) - 1
 
     def free(self, tensors: Iterable[int]) -> None:
         """Free tensors."""
         for tensor in tensors:
-            group = self.groups[tensor]
-            if group >= 0:
-                self.parts[group] -= self.sizes[tensor]
-                self.total -= self.sizes[tensor]
+            self.parts[self.groups[tensor]] -= self.sizes[tensor]
+            self.total -= self.sizes[tensor]
 
     def empty_cache(self) -> None:
         """A counter caches nothing."""

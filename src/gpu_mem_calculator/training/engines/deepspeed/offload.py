@@ -98,11 +98,8 @@ def shard_entries(plan: ZeroLayout) -> Iterator[Entry]:
 
 def _large_shards(plan: ZeroLayout, counts: dict[int, Num], width: int) -> Num:
     """Elements of the shards that are large enough to be swapped; `width`: bytes of an element."""
-    large: Num = 0
-    for size, times in counts.items():
-        shard = ceil_div(size, plan.ranks)
-        large = large + times * shard * holds(width * shard >= SWAPPED)
-    return large
+    shards = ((ceil_div(size, plan.ranks), times) for size, times in counts.items())
+    return sum(times * shard * holds(width * shard >= SWAPPED) for shard, times in shards)
 
 
 def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Entry]:

@@ -41,11 +41,9 @@ class BlockTable(Struct, frozen=True):
 
     def shape(self, counts: Iterable[int]) -> ModelShape:
         """The blocks of a model with `counts` layers in each group."""
-        layers = [
-            blocks[:2]
-            for blocks, count in zip(self.groups, counts, strict=True)
-            for _ in range(count)
-        ]
+        layers: list[tuple[HookedBlock, HookedBlock]] = []
+        for (forward, backward, _), count in zip(self.groups, counts, strict=True):
+            layers += [(forward, backward)] * count
         if self.first is not None:
             layers[0] = self.first
         return ModelShape(tuple(layers), self.head, self.embedding)

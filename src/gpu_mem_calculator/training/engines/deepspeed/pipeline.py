@@ -23,8 +23,6 @@ def uniform(items: int, parts: int) -> tuple[int, ...]:
     """Bounds of parts with equal numbers of items; the first parts have one more
     (runtime/utils.py:606 partition_uniform).
     """
-    if items <= parts:
-        return tuple(min(part, items) for part in range(parts + 1))
     share, more = divmod(items, parts)
     return tuple(part * share + min(part, more) for part in range(parts + 1))
 
@@ -103,9 +101,7 @@ def pipeline_workspaces(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]
     if not plan.pipeline:
         yield from workspaces
         return
-    blocks: Num = plan.last  # the head
-    for block in stack:
-        blocks = blocks + block.count
+    blocks = sum((block.count for block in stack), plan.last)  # the head's, too
     for entry in workspaces:
         yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
 

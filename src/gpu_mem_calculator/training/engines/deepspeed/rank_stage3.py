@@ -133,22 +133,19 @@ class Stage3Rank(Stage3Bucket):
 
     def shard_model(self) -> None:
         """Make each parameter, then shard it: at once under zero.Init, else all at the end."""
-        plan = self.plan
-        arch = plan.run.arch
+        plan, arch = self.plan, self.plan.run.arch
         base = [int(w.numel) for w in (*arch.tower, *arch.weights())] if plan.run.frozen else []
         there = plan.offload_param == "none"
-        parts = (("frozen", plan.width, base), ("shards", plan.trained_width, self.sizes))
+        frozen = [("frozen", number, size, plan.width) for number, size in enumerate(base)]
+        own = [("shards", number, size, self.rank.width) for number, size in enumerate(self.sizes)]
         if not plan.zero_init:
-            for name, width, sizes in parts:
-                for number, size in enumerate(sizes):
-                    self.make((name, number), width * size)
-        for name, width, sizes in parts:
-            for number, size in enumerate(sizes):
-                if plan.zero_init:
-                    self.make((name, number), width * size)
-                self.make(name, width * -(-size // self.ranks) * there)
-                self.free((name, number))
-        arch = plan.run.arch
+            for name, number, size, width in (*frozen, *own):
+                self.make((name, number), width * size)
+        for name, number, size, width in (*frozen, *own):
+            if plan.zero_init:
+                self.make((name, number), width * size)
+            self.make(name, width * -(-size // self.ranks) * there)
+            self.free((name, number))
         if arch.tied and plan.builds_head and plan.zero_init:
             table = int(arch.embedding[0].numel)
             self.make("head", plan.width * table)

@@ -145,10 +145,3 @@ def zero_sizes(
 def norm_bytes(elements: Num) -> Bytes:
     """Bytes of the fp64 copy of a gradient for its norm (zero/utils.py:59)."""
     return sized(elements, 64)
-
-
-def bucket_bytes(width: int, elements: Num) -> Bytes:
-    """Bytes of a bucket in which gradients of a micro-batch are collected
-    (zero/stage_1_and_2.py:3256).
-    """
-    return sized(elements, 8 * width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from msgspec.structs import replace
 
@@ -41,9 +42,7 @@ def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
     if plan.offload != "none":
         return
     sizes, cast, step = plan.sizes, "optimizer.cast", "optimizer"
-    piece: Num = 0
-    for runs, local in _slices(plan):
-        piece = larger(piece, largest_owned(runs, local))
+    piece = reduce(larger, (largest_owned(runs, local) for runs, local in _slices(plan)))
     name, where = "fp64 copy for the gradient norm", f"{FILE}:2684, runtime/zero/utils.py:59"
     yield plan.entry(name, TEMP, norm_bytes(piece), named("optimizer.norm"), where)
     if sizes.width < FP32:
@@ -60,10 +59,7 @@ def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:
 
 def owned_by_rank(plan: ZeroLayout) -> Num:
     """Elements of the parameters that start in this rank's slices."""
-    total: Num = 0
-    for runs, local in _slices(plan):
-        total = total + owned_elements(runs, local)
-    return total
+    return sum(owned_elements(runs, local) for runs, local in _slices(plan))
 
 
 def whole_gradients(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]:
@@ -76,10 +72,9 @@ def whole_gradients(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]:
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, sum(layer_sizes(b.layer, run.adapter))) for b in stack)
-    stays = run.precision == "fp32" or (plan.pipeline and run.precision == "bf16_mixed")
+    stays = run.precision == "fp32" or plan.bf16_optimizer
     steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if plan.stage else {"optimizer"}
     if stays and not plan.stage:  # bf16_optimizer.py:390-430 clears them when it has stepped
         steps = set()
     for entry in autograd_gradients(run, layers, table, head, plan.width * 8, plan.instants):
-        live = {n: c for n, c in entry.live.items() if n not in steps}
-        yield replace(entry, live=live)
+        yield replace(entry, live={n: c for n, c in entry.live.items() if n not in steps})

@@ -33,7 +33,7 @@ def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
             yield from offload.slice_entries(plan)
     elif run.precision == "fp32":
         yield from stage0.plain_entries(plan)
-    elif plan.pipeline and run.precision == "bf16_mixed":
+    elif plan.bf16_optimizer:
         yield from stage0.pipeline_entries(plan)
     else:
         yield from stage0.fused_entries(plan)

@@ -19,6 +19,7 @@ from ...step.layer_groups import LayerGroups
 from . import pipeline
 from .gather import weight_reads
 from .layout import BUILD, ZeroLayout
+from .options import option
 from .rank import ZeroRank
 from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
 from .rank_stage3 import Stage3Rank
@@ -42,7 +43,7 @@ def rank_factory(
         kind = Stage12Rank
     elif plan.run.precision == "fp32":
         kind = Stage0Fp32Rank
-    elif plan.pipeline and plan.run.precision == "bf16_mixed":
+    elif plan.bf16_optimizer:
         kind = Stage0PipelineRank
     return lambda writer: kind(plan, writer)
 
@@ -79,7 +80,7 @@ def unrolled_ledger(
     instants = tuple(replace(b, later=False) for b in plan.instants)  # the rank adds gradients up
     entries = [*beside(instants, walks), *pipeline.pipeline_workspaces(plan, stack)]
     runs = block_runs(stack, instants, walks)
-    on_host = bool(run.options.get("cpu_checkpointing"))
+    on_host = bool(option(run, "cpu_checkpointing"))
     if on_host:  # the inputs of other micro-batches are on the host
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BUILD, phase=STARTUP, title="start-up")

@@ -7,7 +7,7 @@ and there the copies count. A reduced gradient is freed on the GPU once its copy
 enqueued (torch 2.13 F/_fsdp_collectives.py:711-743), unless replicas still all-reduce it.
 
 Pinned tensors are rounded up to powers of two by torch's host allocator, which also keeps the
-blocks of freed gradients. Line numbers: torch 2.13, `F` as in gather.py.
+blocks of freed gradients. Line numbers: torch 2.13, `F` as in states.py.
 """
 
 from __future__ import annotations

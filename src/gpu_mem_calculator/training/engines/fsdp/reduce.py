@@ -5,7 +5,7 @@ Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -186,6 +186,27 @@ def has_old_grads(plan: UnitLayout, instant: FsdpInstant) -> bool:
     return plan.run.gradients_in_forward and named.phase == FORWARD and not (later or named.step)
 
 
+def reduced_layers(
+    plan: UnitLayout, instant: FsdpInstant, unreduced: Sequence[str], *, old: bool, adds: bool
+) -> range:
+    """The layers whose sharded gradients are alive.
+
+    unreduced: actions before which the layer at work has not reduced its gradients
+    old: those of the last step are, or the optimizer steps
+    adds: those of an earlier micro-batch are
+    """
+    top, action = len(plan.layers), instant.action
+    if old:
+        return range(top)
+    if not reduces(plan.run, instant):
+        return NO_LAYER
+    if adds or (instant.layer < 0 and instant.step.instant.phase != FORWARD):
+        return range(top)
+    if action in unreduced:
+        return range(instant.layer + 1, top)
+    return range(instant.layer, top) if action == "scatter" else NO_LAYER
+
+
 def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) -> Iterator[Entry]:
     """Sharded gradients: a flat tensor for each unit, alive until zero_grad. `tower`: bytes of the
     shards of a vision tower's blocks, whose gradients are there when the root's are.
@@ -193,37 +214,31 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
     source = code("torch 2.13 F/_fsdp_collectives.py:696-709: views of the reduced output")
     top = len(plan.layers)
 
-    def reduced_layers(instant: FsdpInstant) -> range:
-        ended = instant.layer < 0 and instant.step.instant.phase != FORWARD
-        if has_old_grads(plan, instant) or instant.action == "optimizer":
-            return range(top)
-        if not reduces(plan.run, instant):
-            return NO_LAYER
-        if adds_shards(plan.run, instant) or ended:
-            return range(top)
-        if instant.action in UNREDUCED or instant.action == "reduce":
-            return range(instant.layer + 1, top)
-        return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
-
     def old(instant: FsdpInstant) -> bool:
-        held = adds_shards(plan.run, instant) or has_old_grads(plan, instant)
-        return held or instant.action == "optimizer"
+        return has_old_grads(plan, instant) or instant.action == "optimizer"
+
+    def kept(instant: FsdpInstant) -> bool:
+        return old(instant) or adds_shards(plan.run, instant)
+
+    def reduced(instant: FsdpInstant) -> range:
+        adds, unreduced = adds_shards(plan.run, instant), (*UNREDUCED, "reduce")
+        return reduced_layers(plan, instant, unreduced, old=old(instant), adds=adds)
 
     def reduced_head(instant: FsdpInstant) -> Num:
         below = instant.layer < top and instant.step.instant.phase != FORWARD
         made = (instant.action == "scatter.head" or below) and reduces(plan.run, instant)
-        return int(old(instant) or made)
+        return int(kept(instant) or made)
 
     def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
     def root(instant: FsdpInstant) -> Num:
         made = instant.action == "scatter.root" and reduces(plan.run, instant)
-        return int(old(instant) or made)
+        return int(kept(instant) or made)
 
     name, layers_stream = "sharded gradients", max(stream(unit) for _, unit in plan.kinds)
     part = UnitPart(name, GRAD, source, layers_stream)
-    yield from part.of_layers(plan, attrgetter("shard_grads"), reduced_layers)
+    yield from part.of_layers(plan, attrgetter("shard_grads"), reduced)
     part = UnitPart(name, GRAD, source, stream(plan.root))
     yield part.of_root(plan, plan.root.shard_grads, root)
     yield from part.of_head(plan, attrgetter("shard_grads"), reduced_head)

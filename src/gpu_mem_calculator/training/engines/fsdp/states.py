@@ -1,12 +1,5 @@
-"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, units at work.
-
-Start-up of FSDP2 from a model that has memory: `fully_shard` on each layer, then on the rest.
-
-Each call moves its parameters to the GPU, unless they are there, and copies this rank's shards out
-of them. The parameters are freed when it returns. A model on the meta device has no memory before
-its shards. torch 2.13 distributed/fsdp/_fully_shard: `F` in the sources.
-
-Gathered parameters: flat all-gather buffers, and the whole tensors copied out of them.
+"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, and of the units at work
+the flat all-gather buffers and the whole tensors copied out of them.
 
 Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
 """
@@ -54,6 +47,7 @@ from .units import (
 )
 
 GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
+BELOW = ("prefetch", "layer", "reduce", "scatter")  # the layer below is in its flat buffer
 LOSS = ("loss", "loss.backward")
 
 
@@ -102,64 +96,70 @@ def _held_embedding(plan: FsdpLayout) -> Callable[[FsdpInstant], Num]:
     return held
 
 
+def _embedding_ahead(plan: FsdpLayout, instant: FsdpInstant) -> bool:
+    """Whether the embedding, as a unit, is prefetched for its backward."""
+    first = plan.head is not None and instant.layer == 0
+    return first and not plan.stays_gathered and instant.action in BELOW
+
+
+def cast_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """The cast shards that are copied into the flat buffers."""
+    source = code("torch 2.13 F/_fsdp_collectives.py:384-427: gone once they are copied in")
+
+    def layers(instant: FsdpInstant) -> range:
+        gathers = {"flat": instant.layer, "prefetch": instant.layer - 1}.get(instant.action)
+        return NO_LAYER if gathers is None else one_layer(gathers)
+
+    def root(instant: FsdpInstant) -> Num:
+        prefetched = instant.action == "prefetch" and _embedding_ahead(plan, instant)
+        return int(instant.action == "root.flat" or prefetched)
+
+    events = shard_copy_events if plan.offload and plan.run.unrolled else None
+    part = UnitPart("shards, cast", COMM, source, COPY_IN, events=events)
+    yield part.of_root(plan, plan.root.cast * plan.several, root)
+    yield from part.of_head(plan, lambda u: u.cast * plan.several, during("head.flat"))
+    yield from part.of_layers(plan, lambda u: u.cast * plan.several, layers)
+
+
+def _last_gathered(plan: FsdpLayout) -> set[str]:
+    """The actions between forward and backward at which the last layer's buffer is alive."""
+    reshards = not plan.stays_gathered
+    if plan.head is not None:
+        return {"head.flat", "head", *(("reduce.head", "scatter.head") if reshards else ())}
+    waits = wraps_tied_ends(plan.run) or _root_freed(plan)
+    again = {"loss.backward"} if reshards and not waits else set()
+    return again if loss_outside(plan.run) else again | {"loss"}
+
+
 def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """The flat buffers that units are gathered into, and the cast shards copied into them."""
+    """The flat buffers that units are gathered into."""
     source = code(
         "torch 2.13 F/_fsdp_collectives.py:351; kept and freed as in "
         "F/_fsdp_param_group.py:429-489, 584"
     )
-    cast = code("torch 2.13 F/_fsdp_collectives.py:384-427: gone once they are copied in")
-    top, several = len(plan.layers), plan.several
-    reshards = not plan.stays_gathered
-    below = dict.fromkeys(("prefetch", "layer", "reduce", "scatter"), 1) if reshards else {}
-    same = {"forward", *(("regather",) if reshards else ())}
-    ends = plan.head is not None
-    prefetched = ("reduce.head", "scatter.head") if ends else ("loss.backward",)
-    last = {"head.flat", "head"} if ends else {"loss"}  # the last layer's buffer is alive
-    last |= set(prefetched if reshards else ())
-    if not ends and loss_outside(plan.run):
-        last -= {"loss"}
-    if wraps_tied_ends(plan.run) or _root_freed(plan):
-        last -= {"loss.backward"}
+    last, reshards = _last_gathered(plan), not plan.stays_gathered
 
-    def buffers(instant: FsdpInstant) -> range:
+    def layers(instant: FsdpInstant) -> range:
         layer, action = instant.layer, instant.action
         if action in ("flat", "gather"):
             return range(layer - 1, layer + 1)
         if action in last:
-            return one_layer(top - 1)
-        if action in same or action in below:
-            return one_layer(layer - below.get(action, 0))
-        return NO_LAYER
-
-    def casts(instant: FsdpInstant) -> range:
-        gathers = {"flat": instant.layer, "prefetch": instant.layer - 1}.get(instant.action)
-        return NO_LAYER if gathers is None else one_layer(gathers)
-
-    def below_layers(instant: FsdpInstant) -> bool:
-        """Whether the embedding, as a unit, is prefetched for its backward."""
-        return ends and reshards and instant.layer == 0 and instant.action in below
+            return one_layer(len(plan.layers) - 1)
+        if action == "forward" or (reshards and action == "regather"):
+            return one_layer(layer)
+        return one_layer(layer - 1) if reshards and action in BELOW else NO_LAYER
 
     def root(instant: FsdpInstant) -> Num:
         first = instant.action in ("flat", "gather") and instant.layer == 0
         own = instant.action in ("root.flat", "root", "root.out", "root.again")
-        return int(first or own or below_layers(instant))
+        return int(first or own or _embedding_ahead(plan, instant))
 
-    def root_cast(instant: FsdpInstant) -> Num:
-        prefetched = instant.action == "prefetch" and below_layers(instant)
-        return int(instant.action == "root.flat" or prefetched)
-
-    events = shard_copy_events if plan.offload and plan.run.unrolled else None
-    shards = UnitPart("shards, cast", COMM, cast, COPY_IN, events=events)
-    yield shards.of_root(plan, plan.root.cast * several, root_cast)
-    yield from shards.of_head(plan, lambda u: u.cast * several, during("head.flat"))
-    yield from shards.of_layers(plan, lambda u: u.cast * several, casts)
-    buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
-    yield buffer.of_root(plan, plan.root.gathered * several, root)
+    part = UnitPart("all-gather buffer", COMM, source, COPY_IN)
+    yield part.of_root(plan, plan.root.gathered * plan.several, root)
     # the last buffer is freed when the root returns, which in transformers computes the loss
     held = during("head.flat", "head", *(() if loss_outside(plan.run) else ("loss",)))
-    yield from buffer.of_head(plan, lambda u: u.gathered * several, held)
-    yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)
+    yield from part.of_head(plan, lambda u: u.gathered * plan.several, held)
+    yield from part.of_layers(plan, lambda u: u.gathered * plan.several, layers)
 
 
 @cached_without_tokens
@@ -169,6 +169,7 @@ def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
     units = (
         *staging_entries(plan),
         *gathered_entries(plan),
+        *cast_entries(plan),
         *buffer_entries(plan),
         *reduced_entries(plan),
         *output_entries(plan),

@@ -200,13 +200,9 @@ def _pinned_bytes(parameters: Sequence[ParameterBytes]) -> dict[str, Num]:
     """Blocks of pinned host memory, which are powers of two
     (ATen/core/CachingHostAllocator.h:300).
     """
-    pinned: Num = 0
-    grads: Num = 0
-    for parameter in parameters:
-        block = power_of_two(parameter.shard)
-        pinned = pinned + block
-        grads = grads + block if parameter.trained else grads
-    return {"pinned": pinned, "pinned_grads": grads}
+    blocks = [(power_of_two(parameter.shard), parameter.trained) for parameter in parameters]
+    grads = sum(block for block, trained in blocks if trained)
+    return {"pinned": sum(block for block, _ in blocks), "pinned_grads": grads}
 
 
 def adapter_weights(linear: Linear, adapter: Adapter) -> Iterator[Weight]:

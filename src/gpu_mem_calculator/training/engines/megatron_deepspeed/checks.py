@@ -17,10 +17,8 @@ def model_problems(run: Run, title: str) -> Iterator[str]:
     kernels and DeepSpeed's fused optimizers.
     """
     if run.options["transformer_implementation"] == ENGINE:
-        yield (
-            f"engine.transformer_implementation={ENGINE!r}: {title} runs its own layers; "
-            f"set it to {LOCAL!r}"
-        )
+        why = f"{title} runs its own layers"
+        yield f"engine.transformer_implementation={ENGINE!r}: {why}; set it to {LOCAL!r}"
     layers, arch = [layer for layer, _, _ in run.arch.runs], run.arch
     lacks = f"{title} does not have"
     one_each = all({place for place, _ in layer.norms} == {"pre", "pre_mlp"} for layer in layers)
@@ -40,15 +38,11 @@ def model_problems(run: Run, title: str) -> Iterator[str]:
         yield f"model family {arch.family!r} has {why}; try megatron_lm"
     adam = run.optimizer in FUSED_ADAM
     if run.options["zero_stage"] == 0 and run.precision != "fp32" and not adam:
-        yield (
-            f"training.optimizer={run.optimizer} at zero_stage 0 in 16 bits is not modelled, "
-            "only fused Adam is; try zero_stage 1"
-        )
+        why = "at zero_stage 0 in 16 bits is not modelled, only fused Adam is"
+        yield f"training.optimizer={run.optimizer} {why}; try zero_stage 1"
     if run.implementation not in ("", "fused"):
-        yield (
-            f"training.optimizer_implementation={run.implementation}: {title} runs DeepSpeed's "
-            "fused optimizers; leave it out"
-        )
+        why = f"{title} runs DeepSpeed's fused optimizers"
+        yield f"training.optimizer_implementation={run.implementation}: {why}; leave it out"
 
 
 def _plain(mixer: object) -> bool:

@@ -2,9 +2,7 @@
 
 deepspeedai/Megatron-DeepSpeed 6acc370a with DeepSpeed 0.19.8. Its training script runs ZeRO 0 and 1
 under DeepSpeed's PipelineEngine, with one stage or more, and ZeRO 2 and 3 without
-(--no-pipeline-parallel).
-
-The ZeRO layout of one rank: Megatron's shards are the parameters that DeepSpeed trains.
+(--no-pipeline-parallel). The parameters that DeepSpeed trains on a rank are Megatron's shards.
 """
 
 from __future__ import annotations
@@ -27,15 +25,16 @@ from ...step.instants import Instants
 from ...step.layer_groups import LayerGroups, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
 from ..deepspeed.engine import zero_streams
-from ..deepspeed.first_gradient import first_hook
 from ..deepspeed.layout import Runs, ZeroLayout, listed, stage_instants, with_hooks
 from ..deepspeed.ledger import instants_and_entries, stepwise_ledger
 from ..deepspeed.modules import trainable_runs
 from ..deepspeed.options import OPTIMIZERS
-from ..deepspeed.reduce_at_end import end_reduced_ledger
+from ..deepspeed.options import OPTIONS as DEEPSPEED
+from ..deepspeed.reduce_at_end import end_reduced_ledger, first_hook
 from ..deepspeed.stream_ledger import unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
 from ..megatron_lm.options import LOCAL, bits
+from ..megatron_lm.options import OPTIONS as MEGATRON
 from .checks import model_problems
 from .model_inputs import model_input_entries
 from .shards import rank_layer, rank_run, vectors
@@ -95,15 +94,12 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
 
 
 TITLE = "Megatron+DeepSpeed"
+OF_ZERO = ("zero_stage", "offload_optimizer", "reduce_bucket_size", "overlap_comm")
+OF_SCORES = ("masked_softmax_fusion", "attention_softmax_in_fp32")
 OPTIONS: dict[str, Any] = {
-    "zero_stage": 0,
-    "offload_optimizer": "none",
-    "reduce_bucket_size": 500_000_000,
-    "overlap_comm": None,  # None: on in stage 3, off below
+    **{key: DEEPSPEED[key] for key in OF_ZERO},
     "transformer_implementation": LOCAL,
-    "masked_softmax_fusion": True,
-    "attention_softmax_in_fp32": True,
-    "make_vocab_size_divisible_by": 128,
+    **{key: MEGATRON[key] for key in (*OF_SCORES, "make_vocab_size_divisible_by")},
 }
 
 
@@ -144,10 +140,8 @@ def problems(run: Run) -> Iterator[str]:
     elif place == "cpu" and stage == 0:
         yield "engine.offload_optimizer='cpu' needs ZeRO; try zero_stage 1"
     if run.virtual_stages > 1:
-        yield (
-            f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
-            "not interleave; set it to 1"
-        )
+        why = "DeepSpeed's pipeline does not interleave"
+        yield f"parallelism.virtual_pipeline_size={run.virtual_stages}: {why}; set it to 1"
 
 
 def ledger(run: Run) -> Ledger:

@@ -104,9 +104,8 @@ def _tables(
 ) -> Iterator[Entry]:
     """Rotary tables, and the global buffer: baddbmm's input, and the gathered inputs."""
     mixers = [block.layer.mixer for block in stage.blocks]
-    rotary = rotary_width(mixers, latent=False)
     # frequencies in fp32; cosines and sines as the activations are
-    size = sized(run.seq * rotary, 32 + 2 * setting.bits)
+    size = sized(run.seq * rotary_width(mixers, latent=False), 32 + 2 * setting.bits)
     yield from _entry("rotary tables", RUNTIME, size, always, ROTARY_CODE)
     size = larger(score_bytes(setting, mixers), setting.full_bytes(setting.hidden))
     yield from _entry("global memory buffer", COMM, size, always, BUFFER_CODE)
@@ -190,10 +189,10 @@ def _between_stages(
     back: Live = {b.name: 1 for b in instants if at_work(b) and b.instant.phase == BACKWARD}
     less = {name: 1 - counted[name] for name in back}
     part = whole // parts
-    rows = [("activations or gradients received", COMM, part, always, "1284")]
+    received = always if parts > 1 else always | less
+    rows = [("activations or gradients received", COMM, part, received, "1284")]
     if parts == 1:
-        rows = [
-            (*rows[0][:3], always | less, "1284"),
+        rows += [
             ("stage inputs", ACT, whole * before, working, "1128"),
             ("stage outputs", ACT, whole * after, working, "750"),
         ]

@@ -72,11 +72,6 @@ def _counts(run: Run) -> Counts:
     return ()
 
 
-def _counted(run: Run) -> int:
-    """How many of embedding and loss count as a layer."""
-    return bool(option(run, WITH_EMBEDDING)) + bool(option(run, WITH_LOSS))
-
-
 def _end_counts(run: Run) -> list[int]:
     """The layers of every stage where the first or the last one has its own number."""
     pp, first, last = int(run.mesh.pp), option(run, FIRST), option(run, LAST)
@@ -104,13 +99,11 @@ def uneven_problems(run: Run) -> Iterator[str]:
     elif ends:
         yield from _end_problems(run)
     else:
-        layers, parts = len(run.arch.layers) + _counted(run), int(run.mesh.pp * run.virtual_stages)
+        layers, parts = len(run.arch.layers) + len(counted), int(run.mesh.pp * run.virtual_stages)
         if layers % parts:
             names = " and ".join(f"engine.{key}" for key in counted)
-            yield (
-                f"{names}: {layers} layers, embedding and loss counted, are not a multiple of "
-                f"{parts} stages and chunks; change {PP} or leave them out"
-            )
+            why = f"embedding and loss counted, are not a multiple of {parts} stages and chunks"
+            yield f"{names}: {layers} layers, {why}; change {PP} or leave them out"
 
 
 def _layout_problems(run: Run, text: str) -> Iterator[str]:
@@ -123,15 +116,11 @@ def _layout_problems(run: Run, text: str) -> Iterator[str]:
     elif not flat or other:
         yield f"{key} has other letters than E, t, L and |; {_example(run)}"
     elif flat != EMBEDDING + LAYER * layers + LOSS:
-        yield (
-            f"{key} must have E, then {layers} t, then L, and has {flat.count(LAYER)} t; "
-            f"{_example(run)}"
-        )
+        why = f"must have E, then {layers} t, then L, and has {flat.count(LAYER)} t"
+        yield f"{key} {why}; {_example(run)}"
     elif len(stages) != pp * run.virtual_stages:
-        yield (
-            f"{key} has {len(stages)} stages, and {PP}={pp} with {CHUNKS}={run.virtual_stages} "
-            f"needs {pp * run.virtual_stages}; {_example(run)}"
-        )
+        why = f"and {PP}={pp} with {CHUNKS}={run.virtual_stages} needs {pp * run.virtual_stages}"
+        yield f"{key} has {len(stages)} stages, {why}; {_example(run)}"
 
 
 def _end_problems(run: Run) -> Iterator[str]:

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from ....ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
 from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing, sized, smaller
 from ....ledger.source import ARITHMETIC, code
-from ....models.arch.arch import Layer
-from ....models.arch.blocks import LatentAttention, Moe
+from ....models.arch.blocks import Moe
 from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....run.phases import OPTIMIZER, STARTUP
 from ....run.run import Run
@@ -31,7 +30,7 @@ from .shards import (
     experts_apart,
     layer_shard,
     local_vocab,
-    matrices,
+    made_matrices,
     stepped_shares,
 )
 
@@ -82,7 +81,9 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard) -> Byte
     layers: Units = []
     inside: Units = []
     for block, count in zip(stage.blocks, counts, strict=True):
-        (dense, experts), mlp = _matrix_elements(run, block.layer), block.layer.mlp
+        made, mlp = made_matrices(run, block.layer), block.layer.mlp
+        first, experts, rest = ([size for _, size, _ in part] for part in made)
+        dense = first + rest
         if isinstance(mlp, Moe):
             dense = dense + experts * int(mlp.num_experts) * merged
             inside.append((experts[::order], count * (mlp.num_experts // run.mesh.ep)))
@@ -96,20 +97,6 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard) -> Byte
         shard = replace(last, dense=parts[0], experts=parts[1])
     above = _peak_excess(inside[::order], shard.experts) if inside else EMPTY
     return choose(shard.experts > 0, above, _peak_excess(units, shard.dense))
-
-
-def _matrix_elements(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
-    """Dense matrices of a layer in the order they are made, and those of one expert.
-
-    The output projection is made before the others (transformer/attention.py Attention.__init__).
-    """
-    sizes = [size for _, size, _ in matrices(run, layer)]
-    mixer = layer.mixer
-    count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
-    first, rest = [sizes[count - 1], *sizes[: count - 1]], sizes[count:]
-    if isinstance(layer.mlp, Moe):
-        return first + rest[2:], rest[:2]
-    return first + rest, []
 
 
 def _peak_excess(units: Units, total: Num) -> Bytes:

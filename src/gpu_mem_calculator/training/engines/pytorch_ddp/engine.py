@@ -1,6 +1,6 @@
 """PyTorch on one GPU, and DistributedDataParallel: every rank holds everything.
 
-What rank 0's host holds while save_pretrained writes the model: the bytes of one file.
+While save_pretrained writes the model, rank 0's host holds the bytes of one file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def ledger(run: Run) -> Ledger:
         instants = with_old_gradients(instants)
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
-    if run.options.get("gradient_as_bucket_view"):
+    if run.options["gradient_as_bucket_view"]:
         # copied into a view of the bucket (reducer.cpp)
         walks = replace(walks, gradients=FREE_AT_ONCE)
     else:

@@ -42,7 +42,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
         name = "embedding, head and norms, in fp32 until they are cast back"
         size = sized(widened_elements(run) + arch.largest_weight, 16)
         where = "Axolotl 067b021 loaders/model.py _configure_embedding_dtypes"
-    elif arch.tied and run.options.get("init_device") != "cpu" and not run.from_pretrained:
+    elif arch.tied and run.options["init_device"] != "cpu" and not run.from_pretrained:
         name = "head before it is tied to the embedding"
         size = sized(run.scaled(arch.vocab * arch.hidden), precision.weights)
         where = "transformers 5.17.0 modeling_utils.py: lm_head is allocated, then tied"
@@ -53,7 +53,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
 
 def broadcast_entry(run: Run, sizes: list[Bytes]) -> Entry:
     """Flat copies of parameters while rank 0 broadcasts them. `sizes`: bytes of each parameter."""
-    size, script = broadcast_bytes(sizes), broadcast_events(sizes) if sizes else None
-    size, live = size * holds(run.mesh.dp > 1), {"startup.sent": 1}
+    size, live = broadcast_bytes(sizes) * holds(run.mesh.dp > 1), {"startup.sent": 1}
+    script = broadcast_events(sizes) if sizes else None
     source = code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced")
     return Entry("parameters sent to the other ranks", COMM, size, live, source, script=script)

@@ -20,8 +20,8 @@ from ...step.pretrained import pretrained_events
 from ...step.quantization import loading_events
 from ...step.states import buffer_entry, parameter_entry, with_startup
 from ...step.weights import trained_bits, trained_sizes
-from .buckets import gradient_buckets
 from .startup import broadcast_entry, build_entries
+from .stream import gradient_buckets
 
 
 def state_entries(run: Run, precision: Precision, instants: Instants) -> Iterator[Entry]:
@@ -48,9 +48,10 @@ def state_entries(run: Run, precision: Precision, instants: Instants) -> Iterato
     )
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
-    size, live = sized(holds(run.mesh.dp > 1) * trained, bits), states.at_every_instant(instants)
+    size = sized(holds(run.mesh.dp > 1) * trained, bits)
+    live = {**states.at_every_instant(instants), "startup.wrapped": 1}
     source = code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients")
-    live, tensors = {**live, "startup.wrapped": 1}, lambda: gradient_buckets(sizes[::-1])
+    tensors = partial(gradient_buckets, sizes[::-1])
     yield Entry("gradient buckets", COMM, size, live, source, role=BUCKETS, tensors=tensors)
 
 

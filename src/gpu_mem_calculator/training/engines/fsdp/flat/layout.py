@@ -50,8 +50,7 @@ def flat_layout(run: Run, stack: LayerGroups) -> FlatLayout:
     """The units and instants of a run. `stack`: the layer groups of the model."""
     base, _ = unit_bits(run)
     orig, offload = bool(option(run, "use_orig_params")), bool(option(run, "cpu_offload"))
-    how = FlatOptions(shard_ranks(run), orig, offload)
-    unit = partial(flat_unit, bits=base, how=how)
+    unit = partial(flat_unit, bits=base, how=FlatOptions(shard_ranks(run), orig, offload))
     below, ahead = option(run, "backward_prefetch"), bool(option(run, "forward_prefetch"))
     shape = FlatShape(
         prefetch=below,

@@ -20,7 +20,7 @@ from ..accumulation import accumulated_layers, accumulated_root, accumulates, ad
 from ..instants import FsdpInstant
 from ..layout import NO_LAYER, UnitPart, during, one_layer
 from ..options import loss_outside, option
-from ..reduce import has_old_grads
+from ..reduce import has_old_grads, reduced_layers
 from .layout import POST_BACKWARD, UNSHARD, FlatLayout
 from .units import FlatUnit
 
@@ -173,28 +173,20 @@ def _has_old_grads(plan: FlatLayout, instant: FsdpInstant) -> bool:
 
 def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
     """The gradient of each shard: until zero_grad, or under offload until backward is over."""
-    top = len(plan.layers)
 
-    def reduced_layers(instant: FsdpInstant) -> range:
-        backward = instant.step.instant.phase == BACKWARD
-        if plan.offload and not backward:
+    def old(instant: FsdpInstant) -> bool:
+        return _has_old_grads(plan, instant) or instant.action == "optimizer"
+
+    def reduced(instant: FsdpInstant) -> range:
+        if plan.offload and instant.step.instant.phase != BACKWARD:
             return NO_LAYER
-        if _has_old_grads(plan, instant) or instant.action == "optimizer":
-            return range(top)
-        if not reduces(plan.run, instant):
-            return NO_LAYER
-        ended = instant.layer < 0 and backward
-        if (adds_shards(plan.run, instant) and not plan.offload) or ended:
-            return range(top)
-        if instant.action in UNREDUCED:
-            return range(instant.layer + 1, top)
-        return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
+        adds = adds_shards(plan.run, instant) and not plan.offload
+        return reduced_layers(plan, instant, UNREDUCED, old=old(instant), adds=adds)
 
     def root(instant: FsdpInstant) -> Num:
-        old = adds_shards(plan.run, instant) or _has_old_grads(plan, instant)
-        old = old or instant.action == "optimizer"
+        kept = adds_shards(plan.run, instant) or old(instant)
         made = instant.action == "scatter.root" and reduces(plan.run, instant)
-        return int((old and not plan.offload) or made)
+        return int((kept and not plan.offload) or made)
 
     bits = plan.bits
     casts = bits.reduce != bits.stored
@@ -202,5 +194,5 @@ def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
     stream = UNSHARD if flat else plan.cast_stream if casts else POST_BACKWARD
     source = SAVED_CODE if plan.offload else KEPT_CODE
     part = UnitPart("sharded gradients", GRAD, source, stream)
-    yield from part.of_layers(plan, attrgetter("shard_grad"), reduced_layers)
+    yield from part.of_layers(plan, attrgetter("shard_grad"), reduced)
     yield part.of_root(plan, plan.root.shard_grad, root)

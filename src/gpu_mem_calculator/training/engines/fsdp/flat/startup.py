@@ -78,14 +78,13 @@ def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
         yield from _before_upcast(plan)
         return
     names = (START.name, LAZY.name, *(i.step.name for i in plan.instants))
-    always: dict[str, Num] = {} if plan.offload else dict.fromkeys(names, 1)
+    kept = not plan.offload
+    always: dict[str, Num] = dict.fromkeys(names, 1) if kept else {}
     layers = tuple(wrapped_layers(plan, plan.init_device))
     for kind, (title, unit) in enumerate(plan.kinds):
         total = plan.layers.count(kind)
-        made: dict[str, Num] = {
-            i.name: (0 if plan.offload else i.before[kind]) + (i.kind == kind) for i in layers
-        }
-        made |= {} if plan.offload else {ROOT.name: total}
+        made: dict[str, Num] = {i.name: i.before[kind] * kept + (i.kind == kind) for i in layers}
+        made |= {ROOT.name: total} if kept else {}
         yield from _shard_rows(plan, title, unit, made, dict.fromkeys(always, total))
     yield from _shard_rows(plan, "embedding and head", plan.root, {ROOT.name: 1}, always)
     yield from _before_upcast(plan)

@@ -1,28 +1,25 @@
-"""What FSDP version 1 does in its own way.
+"""What FSDP version 1 does in its own way: the entries of its parameters, and its stream.
 
-The stream of a rank of FSDP version 1: freed blocks that the GPU has yet to finish with.
+With CPUOffload shards, their gradients and the optimizer are in host memory. Every shard and its
+gradient are pinned before the first forward; a sharded gradient also stays on the GPU until
+backward is over. torch 2.13 distributed/fsdp: `D` in the sources.
 
-A gathered parameter is allocated on one CUDA stream and read by forward on another. The views of it
-are taken on the first one, so autograd copies the gradients into the flat one there, and that is
-reduced on a third one. `record_stream` keeps a block that another stream reads after its free until
-the GPU has come so far. In backward a gathered parameter is freed on its own stream, and not kept.
+The stream has freed blocks that the GPU has yet to finish with. A gathered parameter is allocated
+on one CUDA stream and read by forward on another. The views of it are taken on the first one, so
+autograd copies the gradients into the flat one there, and that is reduced on a third one.
+`record_stream` keeps a block that another stream reads after its free until the GPU has come so
+far. In backward a gathered parameter is freed on its own stream, and not kept.
 
 The host runs ahead of the GPU. With `limit_all_gathers` it waits before a gather for the last but
 one free of a gathered parameter (torch 2.13 D/_runtime_utils.py:290 _unshard, _limiter_utils.py).
 It always waits at the end of a phase. Where memory is short, the allocator waits.
-
-What a rank of FSDP version 1 holds for its parameters: shards, states, units at work.
-
-FSDP version 1 with CPUOffload: shards, their gradients and the optimizer in host memory.
-
-Every shard and its gradient are pinned before the first forward. A sharded gradient also stays on
-the GPU until backward is over. torch 2.13 distributed/fsdp: `D` in the sources.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -112,10 +109,8 @@ def _step_entries(plan: FlatLayout) -> Iterator[Entry]:
 def _norm_entries(plan: FlatLayout, tensors: Num) -> Iterator[Entry]:
     """FSDP's clip_grad_norm_: a norm of each gradient, one after the other."""
     if plan.run.clipping:
-        optimizer = [i for i in plan.step_instants if i.instant.phase == OPTIMIZER]
-        live: dict[str, Num] = {i.name: 1 for i in optimizer}
-        size = sized(tensors * NORM_BYTES, 8)
-        yield Entry("gradient norms", TEMP, size, live, NORM_CODE)
+        live = {i.name: 1 for i in plan.step_instants if i.instant.phase == OPTIMIZER}
+        yield Entry("gradient norms", TEMP, sized(tensors * NORM_BYTES, 8), live, NORM_CODE)
 
 
 GATHERS = re.compile(r"(^|\.)(forward\.root|gather\.[\w.]+|prefetch|gather|after)$")
@@ -126,13 +121,12 @@ IN_FLIGHT = 2  # torch 2.13 D/_limiter_utils.py _max_num_inflight_all_gathers
 class FlatStreamWriter(StreamWriter):
     """Writes what any writer does, and which blocks are kept after their free.
 
-    `limited`: `limit_all_gathers` is on.
+    `limited`: `limit_all_gathers` is on; without it the host waits at the end of each phase only.
     """
 
-    limited = True
-
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, limited: bool) -> None:
         super().__init__(ledger)
+        self.limited = limited
         self.frees: list[int] = []  # the kept tensors up to each free of a gathered parameter
         self.done = 0  # kept tensors that the host has waited for
         self.in_forward = self.root_gathered = False
@@ -193,12 +187,6 @@ class FlatStreamWriter(StreamWriter):
         self.done = max(self.done, passed)
 
 
-class UnlimitedStreamWriter(FlatStreamWriter):
-    """The same without `limit_all_gathers`: the host waits at the end of each phase only."""
-
-    limited = False
-
-
 def _walks(run: Run, setting: BlockSetting, stack: LayerGroups) -> StageWalks:
     """The walks of layers and head. Beside adapters, frozen weights of layers take gradients, too,
     because they are views of a flat parameter that does; those of the root do not.
@@ -223,7 +211,7 @@ def _writer(plan: FlatLayout) -> Callable[[Ledger], Writer] | None:
     """Where nothing is gathered, nothing says how far the host is ahead."""
     if nothing(plan.root.several):
         return None
-    return FlatStreamWriter if option(plan.run, "limit_all_gathers") else UnlimitedStreamWriter
+    return partial(FlatStreamWriter, limited=bool(option(plan.run, "limit_all_gathers")))
 
 
 VERSION_1 = FsdpVersion(states=state_entries, walks=_walks, until=_until, writer=_writer)
