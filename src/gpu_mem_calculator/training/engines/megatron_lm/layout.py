@@ -67,8 +67,7 @@ def _counts(run: Run) -> Counts:
         stages = [stage.count(LAYER) for stage in layout_stages(text)]
         return tuple(tuple(stages[c * pp : (c + 1) * pp]) for c in range(chunks))
     if option(run, FIRST) or option(run, LAST):
-        row = tuple(count // chunks for count in _end_counts(run))
-        return (row,) * chunks
+        return (tuple(count // chunks for count in _end_counts(run)),) * chunks
     return ()
 
 
@@ -86,14 +85,12 @@ def uneven_problems(run: Run) -> Iterator[str]:
         return
     text, ends = option(run, LAYOUT), [key for key in (FIRST, LAST) if option(run, key)]
     counted = [key for key in (WITH_EMBEDDING, WITH_LOSS) if option(run, key)]
-    if (text is not None and (ends or counted)) or (ends and counted):
-        given = [*([LAYOUT] if text is not None else []), *ends, *counted]
-        names = " and ".join(f"engine.{key}" for key in given)
+    given = [*([] if text is None else [LAYOUT]), *ends, *counted]
+    names = " and ".join(f"engine.{key}" for key in given)
+    if (text is not None) + bool(ends) + bool(counted) > 1:
         yield f"{names} both set the layers of stages; leave one of them out"
-        return
-    if run.mesh.pp == 1:
-        name = LAYOUT if text is not None else [*ends, *counted][0]
-        yield f"engine.{name} needs {PP} above 1; leave it out"
+    elif run.mesh.pp == 1:
+        yield f"engine.{given[0]} needs {PP} above 1; leave it out"
     elif text is not None:
         yield from _layout_problems(run, text)
     elif ends:
@@ -101,7 +98,6 @@ def uneven_problems(run: Run) -> Iterator[str]:
     else:
         layers, parts = len(run.arch.layers) + len(counted), int(run.mesh.pp * run.virtual_stages)
         if layers % parts:
-            names = " and ".join(f"engine.{key}" for key in counted)
             why = f"embedding and loss counted, are not a multiple of {parts} stages and chunks"
             yield f"{names}: {layers} layers, {why}; change {PP} or leave them out"
 
