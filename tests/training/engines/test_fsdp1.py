@@ -27,7 +27,7 @@ def unit(*sizes: int, ranks: int = 4, orig: bool = False, bits: UnitBits = MIXED
     """The unit of vectors of these sizes."""
     weights = [Weight(f"w{i}", (("n", size),)) for i, size in enumerate(sizes)]
     parameters = [UnitParameter(weight, bits, True) for weight in weights]
-    return flat_unit(parameters, bits, FlatOptions(ranks, orig, False, False))
+    return flat_unit(parameters, bits, FlatOptions(ranks, orig, False))
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_every_tensor_is_listed(numbers: dict[str, Any], settings: dict[str, Any
         assert sum(t.elements for t in parameters) == shard.total
         assert sum(t.elements for t in parameters if t.expert) == shard.experts
         assert sum(t.elements for t in parameters if t.vector) == shard.vectors
-        assert sum(n for _, n in stepped_parameters(case, split=split)) == owned(case, shard)
+        assert sum(n for _, n in stepped_parameters(case)) == owned(case, shard)
 
 
 def test_embedding_is_made_in_steps() -> None:

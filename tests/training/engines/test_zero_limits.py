@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import fields
 
 from gpu_mem_calculator.ledger.ledger import Entry
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
@@ -14,8 +15,8 @@ from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
     ModuleTrace,
     ParameterCoordinator,
 )
+from gpu_mem_calculator.training.engines.deepspeed.layout import ZeroLayout
 from gpu_mem_calculator.training.engines.deepspeed.shards import largest_sub_groups, sub_groups
-from gpu_mem_calculator.training.engines.megatron_deepspeed.engine import GROUP, LIMITS
 from tests.conftest import small_run
 
 
@@ -136,6 +137,8 @@ def test_a_parameter_that_is_used_again_soon_stays() -> None:
 
 def test_megatron_deepspeed_has_deepspeeds_limits() -> None:
     """zero/config.py of 0.19.8: its options do not change them."""
-    assert GROUP == 1_000_000_000
-    assert (LIMITS.prefetch, LIMITS.live, LIMITS.reuse) == (50_000_000, 10**9, 10**9)
-    assert LIMITS.persist == 100_000
+    defaults = {field.name: field.default for field in fields(ZeroLayout)}
+    limits = defaults["limits"]
+    assert defaults["sub_group"] == 1_000_000_000
+    assert (limits.prefetch, limits.live, limits.reuse) == (50_000_000, 10**9, 10**9)
+    assert limits.persist == 100_000

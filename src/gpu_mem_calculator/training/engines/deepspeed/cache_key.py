@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ....ledger.num import Num
-from .layout import ZeroLayout
+from .layout import ZeroLayout, listed
 
 UNREAD = frozenset(("run", "instants", "frozen", "layers", "pinned", "first", "last"))
 """Fields of a plan that no rank reads while it counts; of the run, those of RUN are read."""
@@ -50,6 +49,5 @@ def plain(plan: ZeroLayout, ranks: int, micro_batches: int, runs: Any = None) ->
     trainable elements are those of the model's configuration, without a count that overrides them.
     """
     runs = runs or tuple((sizes, int(units)) for sizes, units in plan.runs)
-    elements: Num = sum(sum(sizes) * units for sizes, units in runs)
     run = replace(plan.run, micro_batches=min(micro_batches, 3))
-    return replace(plan, run=run, ranks=ranks, runs=runs, trainable=elements)
+    return replace(plan, run=run, ranks=ranks, runs=runs, trainable=listed(runs))

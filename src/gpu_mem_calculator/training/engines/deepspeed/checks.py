@@ -32,48 +32,38 @@ def problems(run: Run) -> Iterator[str]:
         why = "is not modelled here under ZeRO-3, which gathers the output layer's weight for it"
         fix = f"use loss {DEFAULT!r}, or engine.zero_stage 2"
         yield Problem(f"training.loss={run.loss!r} {why}; {fix}", LOSS, "engine.zero_stage")
-    if run.options.get("amp"):
+    if option(run, "amp"):
         yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
-    if number(run, "allgather_bucket_size") % 2:
-        size = number(run, "allgather_bucket_size")
+    if (size := number(run, "allgather_bucket_size")) % 2:
         yield f"engine.allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
     for name in ("partition_activations", "cpu_checkpointing"):
         if option(run, name) and run.recompute != FULL:
-            yield (
-                f"engine.{name}=true acts on checkpoints, of which there are none; "
-                "try activation_checkpointing full"
-            )
+            why = "acts on checkpoints, of which there are none"
+            yield f"engine.{name}=true {why}; try activation_checkpointing full"
     if run.quantization is not None and stage == 3:
-        yield (
-            f"training.quantization={run.quantization} cannot be sharded by ZeRO-3, whose shards "
-            "are of the model's dtype; try zero_stage 2"
-        )
+        why = "cannot be sharded by ZeRO-3, whose shards are of the model's dtype"
+        yield f"training.quantization={run.quantization} {why}; try zero_stage 2"
     elif run.quantization is not None:
-        yield (
-            f"training.quantization={run.quantization} is not modelled under DeepSpeed; "
-            "try engine pytorch_ddp"
-        )
+        why = "is not modelled under DeepSpeed"
+        yield f"training.quantization={run.quantization} {why}; try engine pytorch_ddp"
 
 
 def _precision_problems(run: Run, stage: int) -> Iterator[str]:
     if run.precision not in PRECISIONS:
-        yield (
-            f"training.precision={run.precision}: DeepSpeed steps on fp32 masters; "
-            f"try {run.precision.partition('_')[0]}_mixed"
-        )
+        why = "DeepSpeed steps on fp32 masters"
+        fix = f"try {run.precision.partition('_')[0]}_mixed"
+        yield f"training.precision={run.precision}: {why}; {fix}"
     if run.autocast:
         yield "training.autocast=true is not modelled under DeepSpeed; leave it false"
     if run.implementation not in ("", "fused", "foreach"):
-        yield (
-            f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
-            "optimizer; try fused, or foreach for torch_adam"
-        )
+        why = "has no DeepSpeed optimizer"
+        fix = "try fused, or foreach for torch_adam"
+        yield f"training.optimizer_implementation={run.implementation} {why}; {fix}"
     adam = run.optimizer in FUSED_ADAM
     if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
-        yield (
-            f"training.optimizer={f'{run.optimizer} {run.implementation}'.strip()} at zero_stage 0 "
-            "in 16 bits is not modelled, only fused Adam is; try zero_stage 1"
-        )
+        why = "at zero_stage 0 in 16 bits is not modelled, only fused Adam is"
+        fix = "try zero_stage 1"
+        yield f"training.optimizer={f'{run.optimizer} {run.implementation}'.strip()} {why}; {fix}"
 
 
 def _offload_problems(run: Run, stage: int) -> Iterator[str]:
@@ -88,15 +78,11 @@ def _offload_problems(run: Run, stage: int) -> Iterator[str]:
     if params != "none" and stage != 3:
         yield f"engine.offload_param={params} needs ZeRO-3, not stage {stage}; try zero_stage 3"
     if place != "none" and run.optimizer not in ON_HOST:
-        yield (
-            f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
-            "one; try adamw or lion"
-        )
+        why = "has no CPU version in DeepSpeed, offload needs one"
+        yield f"training.optimizer={run.optimizer} {why}; try adamw or lion"
     if place != "none" and run.implementation:
-        yield (
-            f"training.optimizer_implementation={run.implementation} runs on the GPU, an "
-            "offloaded optimizer does not; leave it out"
-        )
+        why = "runs on the GPU, an offloaded optimizer does not"
+        yield f"training.optimizer_implementation={run.implementation} {why}; leave it out"
 
 
 def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
@@ -108,14 +94,11 @@ def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
     if stage > 1:
         yield f"engine.zero_stage={stage} does not go with a pipeline; try 0 or 1"
     if run.virtual_stages > 1:
-        yield (
-            f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
-            "not interleave; set it to 1"
-        )
+        why = "DeepSpeed's pipeline does not interleave"
+        yield f"parallelism.virtual_pipeline_size={run.virtual_stages}: {why}; set it to 1"
     if run.adapter is not None:
         yield "training.lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
     if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
-        yield (
-            f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the "
-            f"{len(run.arch.layers)} layers; try {len(run.arch.layers)} or fewer"
-        )
+        why = f"is more than the {len(run.arch.layers)} layers"
+        fix = f"try {len(run.arch.layers)} or fewer"
+        yield f"parallelism.pipeline_parallel_size={run.mesh.pp} {why}; {fix}"

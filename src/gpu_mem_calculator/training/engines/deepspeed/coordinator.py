@@ -62,18 +62,14 @@ class ModuleTrace:
         self.begun = self.ended = 0  # events before the first layer, and of all of forward
         self._build(stack)
 
-    def _add(self, module: Module, first: int | None = None) -> int:
-        ids = []
-        for size in module:
-            if first is not None:
-                ids.append(first)
-                first = None
-                continue
-            ids.append(len(self.numel))
-            self.numel.append(size)
-            width, wide, other = self.widths
-            self.bytes.append(size * (other if size in wide else width))
-        self.modules.append(tuple(ids))
+    def _add(self, module: Module, shared: tuple[int, ...] = ()) -> int:
+        """A module's number; its first parameters are `shared` ones."""
+        width, wide, other = self.widths
+        own = module[len(shared) :]
+        ids = (*shared, *range(len(self.numel), len(self.numel) + len(own)))
+        self.numel += own
+        self.bytes += [size * (other if size in wide else width) for size in own]
+        self.modules.append(ids[: len(module)])
         return len(self.modules) - 1
 
     def _build(self, stack: ModuleStack) -> None:
@@ -84,7 +80,7 @@ class ModuleTrace:
             for _ in range(count)
         ]
         after = [self._add(m) for m in stack.after[:-1]]
-        after.append(self._add(stack.after[-1], 0 if stack.tied else None))
+        after.append(self._add(stack.after[-1], (0,) if stack.tied else ()))
         self.layers = [[m for group in groups for m in group] for groups, _ in layers]
         self.after = after
         self._add(stack.idle)

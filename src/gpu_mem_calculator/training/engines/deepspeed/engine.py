@@ -1,8 +1,7 @@
 """DeepSpeed 0.19.8: ZeRO 0 to 3, offload, and its pipeline of whole layers.
 
-The ledger is of rank 0 of a data-parallel group, whose slice starts with the embedding.
-
-Projections as ZeRO-3 runs them: frozen ones save inputs that their backward does not need.
+The ledger is of rank 0 of a data-parallel group, whose slice starts with the embedding. Under
+ZeRO-3 frozen projections save inputs that their backward does not need.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from ....ledger.ledger import HEAD_GRADIENT, TIED, Entry, Ledger
 from ....ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ....ledger.units import MIB
-from ....models.arch.adapters import Adapter, linears
+from ....models.arch.adapters import linears
 from ....models.arch.arch import Arch
 from ....pytorch.autograd.tape import Tape, Value
 from ....pytorch.autograd.walk import BlockWalk, Checkpoint, walk
@@ -27,25 +26,24 @@ from ....run.engine import Engine, HostLibraries
 from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...losses import TRANSFORMERS, kernel
+from ...optimizers import FUSED
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.embedding import embedding_events
-from ...step.instants import StepInstant, in_flight, step
-from ...step.layer_groups import LayerGroup, layer_groups, overlap
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroup, LayerGroups, layer_groups, overlap
 from ...step.recorded import before_events
 from ...step.states import buffer_entry
-from ...step.workspaces import workspace_entries
-from . import offload, pipeline, reduce_at_end, stage12
+from . import offload, pipeline, reduce_at_end
 from .checks import problems
 from .coordinator import GatherLimits
-from .first_gradient import first_hook, hook_entries
-from .layout import BUILD, ZeroLayout, startup_instants, with_hooks
-from .ledger import instants_and_entries, without_first_input
+from .layout import BUILD, ZeroLayout, listed, stage_instants, with_hooks
+from .ledger import instants_and_entries, stepwise_ledger, without_first_input
 from .modules import size_counts, trainable_runs
 from .options import OPTIMIZERS, OPTIONS, PRECISIONS, number, option, pipelined
-from .states import state_entries
-from .stream_ledger import rank_factory, shared_table_events, unrolled_ledger
+from .reduce_at_end import first_hook
+from .stream_ledger import shared_table_events, unrolled_ledger
 
 
 class Stage3Tape(Tape):
@@ -64,15 +62,6 @@ class Stage3Tape(Tape):
         """Record an operation as `Tape` does, and save the input of a projection."""
         more = ins[:1] if name in self.names else ()
         return super().op(name, *ins, saves=(*saves, *more), **rest)
-
-
-def adapter_bits(adapter: Adapter, bits: int, *, zero_init: bool) -> int:
-    """Bits of an adapter: the whole model is cast to the training dtype, but not under zero.Init.
-
-    deepspeed 0.19.8 runtime/engine.py:1850: the parameters of a model that zero.Init has sharded
-    count as cast, adapters that PEFT made afterwards among them.
-    """
-    return max(adapter.bits, bits) if zero_init else bits
 
 
 def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
@@ -97,7 +86,7 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
 
 
 def stage3_walks(
-    walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: tuple[LayerGroup, ...]
+    walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: LayerGroups
 ) -> StageWalks:
     """The walks of a frozen model whose projections save their inputs, the head's included."""
     first = None if walks.first is None else _layer_walk(setting, blocks[0], grad=False)
@@ -107,15 +96,6 @@ def stage3_walks(
     named = tuple(before.sizes[tensor] for tensor in before.given)
     head = head_walk(setting, arch, Stage3Tape((name,)), named)
     return replace(walks, layers=layers, first=first, head=head)
-
-
-def without_tied_gradient(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The entries without the sum of a tied table's gradients: the head has a copy of the table."""
-    return (e for e in entries if e.role not in (TIED, HEAD_GRADIENT))
-
-
-Stack = tuple[LayerGroup, ...]
-Instants = tuple[StepInstant, ...]
 
 
 def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
@@ -133,9 +113,12 @@ def ledger(run: Run) -> Ledger:
     """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
     precision = PRECISIONS[run.precision]
     stage3 = number(run, "zero_stage") == 3
-    zero_init = stage3 and bool(option(run, "zero_init"))
     if run.adapter is not None:
-        bits = adapter_bits(run.adapter, precision.weights, zero_init=zero_init)
+        # The whole model is cast to the training dtype, but the parameters of one that zero.Init
+        # has sharded count as cast, adapters that PEFT made afterwards among them (deepspeed 0.19.8
+        # runtime/engine.py:1850).
+        made = run.adapter.bits if stage3 and option(run, "zero_init") else 0
+        bits = max(made, precision.weights)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
     setting = replace(block_setting(run, precision), own_linear=stage3)
     low, high, first, last = _stage_bounds(run)
@@ -145,28 +128,17 @@ def ledger(run: Run) -> Ledger:
         walks = stage3_walks(walks, setting, run.arch, stack)
     if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
         walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
-    width = precision.weights // 8
-    plan = _zero_layout(run, width, (low, high, first, last))
+    plan = _zero_layout(run, precision.weights // 8, (low, high, first, last))
     tokens = sized(run.batch * run.seq * setting.hidden, setting.bits)
     if plan.stage and not plan.pipeline and not run.unrolled:
-        return _rolled_ledger(plan, setting, stack, walks, zero_init)
-    instants = step(
-        tuple(b.stretch for b in stack),
-        micro_batches=run.micro_batches,
-        head=last,
-        embedding=first,
-        flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
-        every=run.unrolled,
-    )
+        return _rolled_ledger(plan, setting, stack, walks)
+    instants = stage_instants(plan, stack)
     if run.unrolled:
         plan = replace(plan, instants=instants)
-        group = number(run, "sub_group_size")
-        rank = rank_factory(plan, stack, walks, _limits(run), group, zero_init)
-        if (zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
+        if (plan.zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
             table = shared_table_events(walks.embedding, alone=plan.pipeline)
             walks = replace(walks, embedding=table)
-        beside = partial(_beside, plan, setting, stack, tokens)
-        return unrolled_ledger(plan, stack, walks, beside, rank)
+        return unrolled_ledger(plan, stack, walks, partial(_beside, plan, setting, stack, tokens))
     several = len(walks.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         instants = offload.with_second(instants)
@@ -177,7 +149,7 @@ def ledger(run: Run) -> Ledger:
 def _beside(
     plan: ZeroLayout,
     setting: BlockSetting,
-    stack: Stack,
+    stack: LayerGroups,
     tokens: Bytes,
     instants: Instants,
     walks: StageWalks,
@@ -190,30 +162,27 @@ def _beside(
 
 
 def _rolled_ledger(
-    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, zero_init: bool
+    plan: ZeroLayout, setting: BlockSetting, stack: LayerGroups, walks: StageWalks
 ) -> Ledger:
-    """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
+    """The ledger of ZeRO 1 to 3 without a pipeline."""
     run = plan.run
     if run.record is not None:
         walks = replace(walks, embedding=before_events(run.record))
     elif not run.frozen:
         table = embedding_events(run, setting)
-        if zero_init and run.arch.tied:
+        if plan.zero_init and run.arch.tied:
             table = shared_table_events(table, alone=False)
         walks = replace(walks, embedding=table)
-    instants, at_work = instants_and_entries(plan, stack, walks, _limits(run))
+    instants, at_work = instants_and_entries(plan, stack, walks)
     plan = replace(plan, instants=instants)
     saved = activation_entries(run, setting, stack, instants, walks)
     saved = without_first_input(run, saved, instants)
-    if option(run, "cpu_checkpointing"):
-        pinned = not option(run, "partition_activations")
-        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
-    entries = (*_states(plan), *saved, *at_work, *workspace_entries(run, instants))
-    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
+    saved = offload.checkpoints_on_host(plan, stack, saved)
+    return stepwise_ledger(plan, saved, at_work)
 
 
 def _end_reduced_ledger(
-    plan: ZeroLayout, setting: BlockSetting, stack: Stack, walks: StageWalks, tokens: Bytes
+    plan: ZeroLayout, setting: BlockSetting, stack: LayerGroups, walks: StageWalks, tokens: Bytes
 ) -> Ledger:
     """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
     backward is over. `tokens`: bytes of the tensor between two stages.
@@ -221,20 +190,11 @@ def _end_reduced_ledger(
     run = plan.run
     saved = activation_entries(run, setting, stack, plan.instants, walks)
     if plan.pipeline:
-        saved = without_tied_gradient(saved)
-    if option(run, "cpu_checkpointing"):
-        pinned = not option(run, "partition_activations")
-        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
-    entries = [
-        *_states(plan),
-        *stage12.whole_gradients(plan, stack),
-        *reduce_at_end.reduction_entries(plan, stack, walks),
-        *saved,
-        *hook_entries(plan, walks),
-        *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
-        *pipeline.pipeline_workspaces(plan, stack),
-    ]
-    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), tuple(entries))
+        # the head has a copy of a tied table, so there is no sum of its gradients
+        saved = (e for e in saved if e.role not in (TIED, HEAD_GRADIENT))
+    saved = offload.checkpoints_on_host(plan, stack, saved)
+    buffers = pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
+    return reduce_at_end.end_reduced_ledger(plan, stack, walks, saved, buffers)
 
 
 def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
@@ -254,7 +214,6 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
     ]
     if arch.tied and run.adapter is None:
         runs.append(((arch.embedding[0].numel,), last * (1 - first)))
-    elements: Num = sum(sum(sizes) * units for sizes, units in runs)
     frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
     return ZeroLayout(
@@ -263,35 +222,27 @@ def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroL
         width=width,
         trained_width=width if run.adapter is None else run.adapter.bits // 8,
         ranks=run.mesh.dp * run.mesh.cp,
-        trainable=elements,
+        trainable=listed(tuple(runs)),
         frozen=frozen,
+        limits=GatherLimits(*(number(run, key) for key in OPTIONS if key.startswith("stage3_"))),
+        sub_group=number(run, "sub_group_size"),
+        zero_init=stage == 3 and bool(option(run, "zero_init")),
         runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
-        instants=(),
         bucket=number(run, "reduce_bucket_size"),
         overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
         contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
         offload=place,
         offload_param=str(option(run, "offload_param")),
         pinned=bool(option(run, "pin_memory")),
-        implementation=run.implementation or "fused",
+        implementation=run.implementation or FUSED,
         pipeline=pipelined(run),
         layers=high - low if pipelined(run) else None,
         root_head=kernel(run, TRANSFORMERS).reads == "weight",
         first=first,
         last=last,
     )
-
-
-def _limits(run: Run) -> GatherLimits:
-    """The options that decide how many parameters stage 3 gathers."""
-    return GatherLimits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
-
-
-def _states(plan: ZeroLayout) -> Iterator[Entry]:
-    group, zero_init = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
-    return state_entries(plan, _limits(plan.run), group, zero_init=zero_init)
 
 
 def stage_layers(run: Run) -> list[int]:
@@ -306,8 +257,8 @@ def zero_streams(run: Run) -> bool:
 
     deepspeed 0.19.8 zero/stage_1_and_2.py:599, zero/stage3.py:341.
     """
-    stage = run.options.get("zero_stage", 0)
-    return stage in (1, 2) or (stage == 3 and run.options.get("overlap_comm") is not False)
+    stage = number(run, "zero_stage")
+    return stage in (1, 2) or (stage == 3 and option(run, "overlap_comm") is not False)
 
 
 ENGINE = Engine(

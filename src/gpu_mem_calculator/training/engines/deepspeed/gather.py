@@ -68,10 +68,8 @@ class GatherAllocator(ParameterCoordinator):
             self.flats[handle] = self.to.make_on(self.lane, sum(map(self.padded, params)))
             self.members[handle] = sorted(params)
         if self.from_host:
-            shards = [
-                self.to.make_on(self.lane, self.padded(p) // self.ranks, FROM_HOST) for p in params
-            ]
-            self.to.free(shards)
+            shards = [self.padded(p) // self.ranks for p in params]
+            self.to.free([self.to.make_on(self.lane, size, FROM_HOST) for size in shards])
 
     def wait(self, param: int) -> None:
         """Copy all parameters out of the flat buffer at its first wait, and free it at the last."""

@@ -1,6 +1,5 @@
-"""The instants of a micro-batch under ZeRO, before it is known which layer is highest at each.
-
-Peak bytes of one block's tensors between and at the points where DeepSpeed's hooks run.
+"""The instants of a micro-batch under ZeRO, before it is known which layer is highest at each, with
+the peak bytes of one block's tensors between and at the points where DeepSpeed's hooks run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ....pytorch.autograd.peak import PeakParts, PeakTracker
 from ....run.phases import BACKWARD, FORWARD
 from ....run.recompute import FULL
 from ...step.activations import StageWalks
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from .hook_points import HookPoint, all_hook_points, forward_hook_points, weight_gradients
 from .peak_tables import Place
 
@@ -75,12 +74,11 @@ def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = Fa
     output: the output of that forward stays alive
     """
     gradient = block.sizes[block.exit_grad]
+    points, out = all_hook_points(block), weight_gradients(block)
     if block.exit < 0:  # the embedding's
-        return _peaks(
-            block, block.backward, all_hook_points(block), gradient, weight_gradients(block)
-        )
+        return _peaks(block, block.backward, points, gradient, out)
     act = gradient + (block.sizes[block.exit] if output else EMPTY) + _saved_bytes(block)
-    peaks = _peaks(block, block.backward, all_hook_points(block), act, weight_gradients(block))
+    peaks = _peaks(block, block.backward, points, act, out)
     gradients = gradient + block.before_recompute()
     return (*forward_peaks(block, gradients), *peaks) if again else peaks
 
@@ -97,7 +95,7 @@ def _saved_bytes(block: BlockEvents) -> Bytes:
 IDLE: BlockPeaks = ((0, PeakParts()), (0, PeakParts()))
 
 
-class ZeroInstant(Struct, frozen=True, kw_only=True):
+class ZeroInstant(Struct, frozen=True):
     """An instant before it is known which layer of a group is at work.
 
     place: its key in the peak tables
@@ -114,9 +112,9 @@ class ZeroInstant(Struct, frozen=True, kw_only=True):
     title: str
     phase: str
     place: Place
-    peaks: BlockPeaks
     saved: tuple[Num, ...]
-    label: str
+    peaks: BlockPeaks = IDLE
+    label: str = ""
     work: str = "unit"
     group: int = 0
     layer_bytes: Bytes = EMPTY
@@ -124,96 +122,58 @@ class ZeroInstant(Struct, frozen=True, kw_only=True):
     layer: str = ""
 
 
-def zero_instants(stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInstant]:
+def zero_instants(stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     """The instants of one micro-batch, in order."""
     none = tuple(0 for _ in stack)
-    yield ZeroInstant(
-        name="begin",
-        title="forward begins",
-        phase=FORWARD,
-        place=("begin", 0, False),
-        peaks=IDLE,
-        saved=none,
-        label="",
-    )
+    yield ZeroInstant("begin", "forward begins", FORWARD, ("begin", 0, False), none)
     for index in range(len(stack)):
         yield from _forward(index, stack, walks)
     yield from _head(stack, walks)
     for index in range(len(stack) - 1, -1, -1):
         yield from _backward(index, stack, walks)
-    table = walks.embedding
+    table, place = walks.embedding, ("embedding", 0, False)
     yield ZeroInstant(
-        name="embedding.backward",
-        title="backward of the embedding",
-        phase=BACKWARD,
-        place=("embedding", 0, False),
-        peaks=IDLE if table is None else backward_peaks(table),
-        saved=none,
+        "embedding.backward",
+        "backward of the embedding",
+        BACKWARD,
+        place,
+        none,
+        IDLE if table is None else backward_peaks(table),
         label="embedding: at work",
         work="embedding",
     )
-    yield ZeroInstant(
-        name="epilogue",
-        title="gradients reduced",
-        phase=BACKWARD,
-        place=("epilogue", 0, False),
-        peaks=IDLE,
-        saved=none,
-        label="",
-        work="embedding" if table is None else "hook",
-    )
+    place, work = ("epilogue", 0, False), "embedding" if table is None else "hook"
+    yield ZeroInstant("epilogue", "gradients reduced", BACKWARD, place, none, work=work)
 
 
-def _forward(index: int, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInstant]:
+def _forward(index: int, stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     """The first layer of a group, and the others together."""
     name = "forward" if index == len(stack) - 1 else f"forward.{index}"
-    if stack[index].count > 1:
-        word = "first" if index == 0 else "lowest"
-        end = FIRST if index == 0 else ""
+    if several := stack[index].count > 1:
+        word, end = ("lowest", "") if index else ("first", FIRST)
         yield _layer(f"{name}.{word}", ("forward", index, True), stack, walks, end)
-        yield _layer(name, ("forward", index, False), stack, walks)
-    else:
-        yield _layer(name, ("forward", index, True), stack, walks)
+    yield _layer(name, ("forward", index, not several), stack, walks)
 
 
-def _backward(
-    index: int, stack: tuple[LayerGroup, ...], walks: StageWalks
-) -> Iterator[ZeroInstant]:
-    name = f"backward.{index}"
-    if stack[index].count > 1:
-        yield _layer(f"{name}.last", ("backward", index, False), stack, walks, LAST)
+def _backward(index: int, stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
+    several, name = stack[index].count > 1, f"backward.{index}"
+    yield _layer(f"{name}.last", ("backward", index, not several), stack, walks, LAST)
+    if several:
         yield _layer(f"{name}.first", ("backward", index, True), stack, walks, FIRST)
-    else:
-        yield _layer(f"{name}.last", ("backward", index, True), stack, walks, LAST)
 
 
-def _head(stack: tuple[LayerGroup, ...], walks: StageWalks) -> Iterator[ZeroInstant]:
+def _head(stack: LayerGroups, walks: StageWalks) -> Iterator[ZeroInstant]:
     events, label = walks.head.script, "final norm, logits and loss"
     saved = tuple(group.count for group in stack)
-    yield ZeroInstant(
-        name="loss",
-        title="loss",
-        phase=FORWARD,
-        place=("loss", 0, False),
-        saved=saved,
-        peaks=forward_peaks(events),
-        label=label,
-        work="loss",
-    )
-    yield ZeroInstant(
-        name="loss.backward",
-        title="backward of the loss",
-        phase=BACKWARD,
-        saved=saved,
-        place=("head", 0, False),
-        peaks=backward_peaks(events),
-        label=label,
-        work="loss",
-    )
+    for name, title, phase, place, peaks in (
+        ("loss", "loss", FORWARD, "loss", forward_peaks(events)),
+        ("loss.backward", "backward of the loss", BACKWARD, "head", backward_peaks(events)),
+    ):
+        yield ZeroInstant(name, title, phase, (place, 0, False), saved, peaks, label, "loss")
 
 
 def _layer(
-    name: str, place: Place, stack: tuple[LayerGroup, ...], walks: StageWalks, layer: str = ""
+    name: str, place: Place, stack: LayerGroups, walks: StageWalks, layer: str = ""
 ) -> ZeroInstant:
     """The instant of a group's first layer, or of the highest of its others."""
     word, index, low = place

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ....ledger.ledger import GPU, Entry, Instant
-from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized
+from ....ledger.ledger import GPU, Entry, Instant, Ledger
+from ....ledger.num import EMPTY, Bytes, Num, larger, sized
 from ....ledger.source import code
 from ....run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
-from ...step.instants import StepInstant
+from ...optimizers import FUSED
+from ...step.instants import Instants, StepInstant, in_flight, step
+from ...step.layer_groups import LayerGroups
 from . import sizes as zero
+from .coordinator import GatherLimits
 from .sizes import Group, ZeroSizes
 
 BUILD, SETUP = "startup", "startup.optimizer"
+STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"))
 
 
 Runs = tuple[tuple[tuple[int, ...], Num], ...]  # elements of a unit's parameters, units
@@ -24,15 +28,12 @@ Runs = tuple[tuple[tuple[int, ...], Num], ...]  # elements of a unit's parameter
 
 def listed(runs: Runs) -> Num:
     """Elements of some parameters."""
-    total: Num = 0
-    for sizes, units in runs:
-        total = total + sum(sizes) * units
-    return total
+    return sum(sum(sizes) * units for sizes, units in runs)
 
 
 class ZeroLayout(Struct, frozen=True, kw_only=True):
-    """Sizes of one rank. `width`: bytes of a weight, `trained_width` of one that is trained;
-    `counts`: trainable parameters by size.
+    """Sizes of one rank, with DeepSpeed's defaults (zero/config.py). `width`: bytes of a weight,
+    `trained_width` of one that is trained; `counts`: trainable parameters by size.
     """
 
     run: Run
@@ -41,18 +42,21 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     trained_width: int
     ranks: Num
     trainable: Num  # elements in this rank's model
-    frozen: Num
+    frozen: Num = 0
     runs: Runs  # trainable parameters in order
     counts: dict[int, Num]
-    frozen_counts: dict[int, Num]
-    instants: tuple[StepInstant, ...]
+    frozen_counts: dict[int, Num] = {}
+    instants: Instants = ()
     bucket: int  # elements
     overlap: bool
-    contiguous: bool
+    contiguous: bool = True
     offload: str  # where the optimizer is: none, cpu, nvme
-    offload_param: str
-    pinned: bool
-    implementation: str
+    offload_param: str = "none"
+    pinned: bool = False
+    implementation: str = FUSED
+    limits: GatherLimits = GatherLimits()  # stage 3: what decides which parameters are gathered
+    sub_group: int = 1_000_000_000  # stage 3: elements that the optimizer steps at once
+    zero_init: bool = True  # stage 3: the model is built under deepspeed.zero.Init
     pipeline: bool = False  # DeepSpeed's PipelineEngine runs the model
     layers: Num | None = None  # of the stage, where it is a pipeline
     first: Num = 1  # 1 where this rank has the embedding
@@ -84,6 +88,11 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         return self.pipeline and not self.one_stage
 
     @property
+    def bf16_optimizer(self) -> bool:
+        """Whether BF16_Optimizer steps a stage of a pipeline, where there is no ZeRO."""
+        return self.pipeline and self.run.precision == "bf16_mixed"
+
+    @property
     def parameter_groups(self) -> tuple[Runs, ...]:
         """The trained parameters of each of the optimizer's groups, in order."""
         if not self.apart:
@@ -101,7 +110,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
             return [zero.sharded_group(self.trainable, self.counts, self.ranks)]
         parts = [listed(runs) for runs in self.parameter_groups[1:]]
         parts = [self.trainable - sum(parts), *parts]
-        if self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
+        if self.stage or self.bf16_optimizer:
             return [zero.sliced_group(part, self.ranks) for part in parts]
         return [zero.replicated_group(part) for part in parts]
 
@@ -127,17 +136,15 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def bucket_bytes(self) -> Bytes:
-        """Bytes of one gradient bucket."""
-        return zero.bucket_bytes(self.width, self.bucket)
+        """Bytes of a bucket in which gradients of a micro-batch are collected
+        (zero/stage_1_and_2.py:3256).
+        """
+        return sized(self.bucket, 8 * self.width)
 
     @property
     def states_name(self) -> str:
         """The name of the optimizer states' entry."""
         return f"{self.run.optimizer} states"
-
-    def boundary(self, instant: StepInstant) -> Num:
-        """1 in the micro-batch before the optimizer's step, which may be the only one; else 0."""
-        return 1 if instant.later else holds(self.run.micro_batches == 1)
 
     def entry(
         self,
@@ -150,13 +157,28 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         place: str = GPU,
     ) -> Entry:
         """An entry with `live` copies at each instant, and one at those named in `startup`."""
-        alive: dict[str, Num] = {
-            b.name: copies
-            for b in self.instants
-            if not isinstance(copies := live(b), int) or copies
-        }
+        copies = ((b.name, live(b)) for b in self.instants)
+        alive: dict[str, Num] = {name: n for name, n in copies if not isinstance(n, int) or n}
         alive |= dict.fromkeys(startup, 1)
         return Entry(name, kind, size, alive, code(f"deepspeed 0.19.8 {source}"), place=place)
+
+    def ledger(self, entries: Iterable[Entry]) -> Ledger:
+        """The ledger with these entries at start-up and the instants of the step."""
+        instants = (*startup_instants(), *(b.instant for b in self.instants))
+        return Ledger(instants, tuple(entries))
+
+
+def stage_instants(plan: ZeroLayout, stack: LayerGroups) -> Instants:
+    """The instants of a step on this rank, without DeepSpeed's own."""
+    run = plan.run
+    return step(
+        tuple(group.stretch for group in stack),
+        micro_batches=run.micro_batches,
+        head=plan.last,
+        embedding=plan.first,
+        flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+        every=run.unrolled,
+    )
 
 
 def always(instant: StepInstant) -> Num:
@@ -191,7 +213,7 @@ def startup_instants() -> tuple[Instant, ...]:
     )
 
 
-def with_hooks(instants: tuple[StepInstant, ...], *, head: bool) -> tuple[StepInstant, ...]:
+def with_hooks(instants: Instants, *, head: bool) -> Instants:
     """The instants of a step, with those at which DeepSpeed works on gradients.
 
     `head.gradient`: the first gradient of backward, if `head`; `epilogue`: gradients are reduced;
@@ -207,10 +229,7 @@ def with_hooks(instants: tuple[StepInstant, ...], *, head: bool) -> tuple[StepIn
     for instant in instants:
         tag, where = instant.instant.micro_batch, instant.instant.where
         if where == "optimizer":
-            hooked.append(_hook_instant(instant, "optimizer.norm", OPTIMIZER, "gradient norm"))
-            hooked.append(
-                _hook_instant(instant, "optimizer.cast", OPTIMIZER, "gradients cast to fp32")
-            )
+            hooked += (_hook_instant(instant, name, OPTIMIZER, title) for name, title in STEP)
         hooked.append(instant)
         if where == "loss.backward" and head:
             first = _hook_instant(instant, "head.gradient", BACKWARD, "first gradient")

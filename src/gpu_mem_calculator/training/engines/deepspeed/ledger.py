@@ -1,6 +1,5 @@
-"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's.
-
-The blocks of a model with DeepSpeed's hook points, as the peak tables need them.
+"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's, from
+the blocks of the model with DeepSpeed's hook points.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger import ledger as kinds
-from ....ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, instant
+from ....ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, Ledger, instant
 from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
 from ....ledger.source import code
 from ....pytorch.autograd.events import BlockEvents
@@ -22,22 +21,22 @@ from ....run.phases import FORWARD, OPTIMIZER
 from ....run.recompute import FULL
 from ....run.run import Run
 from ...step.activations import StageWalks
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants, StepInstant
+from ...step.layer_groups import LayerGroups
 from ...step.layer_sources import LayerSources
+from ...step.workspaces import workspace_entries
 from .cache_key import CacheKey, plain
-from .coordinator import GatherLimits
 from .gather import weight_reads
 from .hook_points import HookedBlock, hooked_backward, hooked_forward
 from .instants import ZeroInstant, zero_instants
-from .layout import ZeroLayout
+from .layout import STEP, ZeroLayout
+from .options import option
 from .peak_tables import BlockTable, LevelTable, Tables, tables
 from .stage3 import shape
+from .states import state_entries
 
 
-def block_table(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
-) -> BlockTable:
+def block_table(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> BlockTable:
     """The hooked blocks of a model; in stage 3 with its modules and the weights they read."""
 
     def both(
@@ -56,7 +55,7 @@ def block_table(
         return BlockTable(groups, first, head, table)
     readers = (*walks.layers, *((walks.first,) if walks.first else ()), walks.head)
     reads = tuple(weight_reads(walk.script) for walk in readers)
-    return BlockTable(groups, first, head, table, shape(plan, stack), limits, reads)
+    return BlockTable(groups, first, head, table, shape(plan, stack), reads)
 
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
@@ -71,11 +70,6 @@ GROUPS = tuple(
         ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
         ("shards, come from the host", COMM, ON_ITS_WAY),
     )
-)
-STEP = (
-    ("optimizer.norm", "gradient norm"),
-    ("optimizer.cast", "gradients cast to fp32"),
-    ("optimizer", "optimizer step"),
 )
 TAGS = (
     ("", "", ""),
@@ -167,21 +161,18 @@ def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tu
 
 def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
-    block = PeakParts(
-        choose(higher, new.block.act, old.block.act),
-        EMPTY,
-        choose(higher, new.block.temp, old.block.temp),
-    )
+    act = choose(higher, new.block.act, old.block.act)
+    block = PeakParts(act, EMPTY, choose(higher, new.block.temp, old.block.temp))
     return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
 
 
 def instants_and_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
-) -> tuple[tuple[StepInstant, ...], list[Entry]]:
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks
+) -> tuple[Instants, list[Entry]]:
     """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
     run = plan.run
-    each, which = cases(plan, block_table(plan, stack, walks, limits))
-    near = bool(run.options.get("cpu_checkpointing"))
+    each, which = cases(plan, block_table(plan, stack, walks))
+    near = bool(option(run, "cpu_checkpointing"))
     zero_points = tuple(zero_instants(stack, walks))
     instants: list[StepInstant] = []
     entries: list[Entry] = []
@@ -210,16 +201,21 @@ def instants_and_entries(
             entries += _entries(plan, zero_instant, high, instants[-1], walks.sources)
     none = tuple(0 for _ in stack)
     entries.append(_step_gradients(plan, each, which))
-    for name, title in STEP:
-        instants.append(
-            StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none, later=True)
-        )
+    for name, title in (*STEP, ("optimizer", "optimizer step")):
+        named = instant(name, OPTIMIZER, title)
+        instants.append(StepInstant(instant=named, saved=none, grads=none, later=True))
     return tuple(instants), entries
 
 
-def without_first_input(
-    run: Run, entries: Iterable[Entry], instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def stepwise_ledger(plan: ZeroLayout, saved: Iterable[Entry], at_work: Iterable[Entry]) -> Ledger:
+    """The ledger of a plan with these instants: its states, what layers have saved, and what is at
+    work.
+    """
+    entries = (*state_entries(plan), *saved, *at_work)
+    return plan.ledger((*entries, *workspace_entries(plan.run, plan.instants)))
+
+
+def without_first_input(run: Run, entries: Iterable[Entry], instants: Instants) -> Iterator[Entry]:
     """The entries, with the embedding's output left out where the first layer runs forward: it is
     that layer's input, which the layer counts.
 
@@ -230,9 +226,8 @@ def without_first_input(
     out = {b.name for b in instants if b.instant.layer == kinds.FIRST or b.instant.where == "begin"}
     for entry in entries:
         if entry.role == kinds.EMBEDDED and not apart:
-            entry = replace(
-                entry, live={name: copies for name, copies in entry.live.items() if name not in out}
-            )
+            live = {name: copies for name, copies in entry.live.items() if name not in out}
+            entry = replace(entry, live=live)
         yield entry
 
 
@@ -275,8 +270,8 @@ def _entries(
         (zero_instant.label, kinds.ACT, high.block.act, source),
         (f"{zero_instant.label}, kernel workspace", kinds.TEMP, high.block.temp, source),
     ]
-    for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
-        rows.append((name, kind, size, origin))
+    groups = zip(GROUPS, high.parts, strict=True)
+    rows += [(name, kind, size, origin) for (name, kind, origin), size in groups]
     for name, kind, size, origin in rows:
         if not nothing(size):
             yield Entry(name, kind, size, {step_instant.name: 1}, origin)

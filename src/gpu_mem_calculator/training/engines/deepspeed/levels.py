@@ -41,24 +41,21 @@ class CountingAllocator:
         self.high = NOTHING
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
-        """Allocate a tensor. Only tensors with a name of `GROUPS` count: states do not."""
-        group = GROUPS.get(name, -1)
+        """Allocate a tensor with a name of `GROUPS`."""
+        group = GROUPS[name]
         self.sizes.append(size)
         self.groups.append(group)
-        if group >= 0:
-            self.parts[group] += size
-            self.total += size
-            if self.total > self.high[0]:
-                self.high = self.now()
+        self.parts[group] += size
+        self.total += size
+        if self.total > self.high[0]:
+            self.high = self.now()
         return len(self.sizes) - 1
 
     def free(self, tensors: Iterable[int]) -> None:
         """Free tensors."""
         for tensor in tensors:
-            group = self.groups[tensor]
-            if group >= 0:
-                self.parts[group] -= self.sizes[tensor]
-                self.total -= self.sizes[tensor]
+            self.parts[self.groups[tensor]] -= self.sizes[tensor]
+            self.total -= self.sizes[tensor]
 
     def empty_cache(self) -> None:
         """A counter caches nothing."""
@@ -145,22 +142,25 @@ def bucket_levels(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape)
     rank.begin()
     begin = counter.now()
     counter.look()
+    backward = _backward(run_block, counter, shape)
+    rank.epilogue()
+    forward = [[begin] * num_levels(block) for block, _ in shape.layers]
+    loss = [begin] * num_levels(shape.head[0])
+    return HookLevels([begin], forward, loss, *backward, [counter.look(), counter.now()])
+
+
+def _backward(
+    run_block: Callable[[int, HookedBlock], list[Level]],
+    counter: CountingAllocator,
+    shape: ModelShape,
+) -> tuple[list[Level], list[list[Level]], list[Level]]:
+    """The levels of the backward of head, layers and embedding."""
     head = run_block(HEAD, shape.head[1])
     layers = reversed([*enumerate(shape.layers)])
     backward = [run_block(index, block) for index, (_, block) in layers]
     table = shape.embedding
     embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
-    rank.epilogue()
-    forward = [[begin] * num_levels(block) for block, _ in shape.layers]
-    return HookLevels(
-        [begin],
-        forward,
-        [begin] * num_levels(shape.head[0]),
-        head,
-        backward[::-1],
-        embedding,
-        [counter.look(), counter.now()],
-    )
+    return head, backward[::-1], embedding
 
 
 def num_levels(block: HookedBlock) -> int:
@@ -197,18 +197,12 @@ def gather_levels(
     rank.begin()
     begin = counter.look()
     forward = [run_block(index, block) for index, (block, _) in enumerate(shape.layers)]
-    loss, head = run_block(HEAD, shape.head[0]), run_block(HEAD, shape.head[1])
-    layers = reversed([*enumerate(shape.layers)])
-    backward = [run_block(index, block) for index, (_, block) in layers]
-    table = shape.embedding
-    embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
+    loss = run_block(HEAD, shape.head[0])
+    backward = _backward(run_block, counter, shape)
     before = counter.now()
     counter.look()
     rank.epilogue()
-    levels = HookLevels(
-        [begin], forward, loss, head, backward[::-1], embedding, [before, counter.look()]
-    )
-    return levels, persistent
+    return HookLevels([begin], forward, loss, *backward, [before, counter.look()]), persistent
 
 
 def micro_batches(

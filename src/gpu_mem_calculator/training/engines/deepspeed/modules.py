@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 
 from ....ledger.remember import remembered
 from ....models.arch.adapters import Adapter
@@ -19,22 +20,11 @@ Module = tuple[int, ...]  # elements of the parameters that a module owns direct
 
 def _grouped(weights: Iterable[Weight], adapter: Adapter | None = None) -> Iterator[Module]:
     """The weights of each module, in order, each module before its adapter's."""
-    owner: str | None = None
-    sizes: list[int] = []
-    extra: list[int] = []
-    for weight in weights:
-        name = weight.name.rpartition(".")[0]
-        if owner is not None and name != owner:
-            yield tuple(sizes)
-            yield from ((size,) for size in extra)
-            sizes, extra = [], []
-        owner = name
-        sizes.append(int(weight.numel))
+    for _, group in groupby(weights, lambda weight: weight.name.rpartition(".")[0]):
+        module = list(group)
+        yield tuple(int(weight.numel) for weight in module)
         if adapter is not None:
-            extra += adapter_sizes(weight, adapter)
-    if sizes:
-        yield tuple(sizes)
-        yield from ((size,) for size in extra)
+            yield from ((size,) for weight in module for size in adapter_sizes(weight, adapter))
 
 
 def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ...]:

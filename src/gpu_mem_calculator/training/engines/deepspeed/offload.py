@@ -37,9 +37,10 @@ from ....ledger.num import (
 from ....ledger.units import MIB
 from ....run.recompute import FULL
 from ...optimizers import OPTIMIZERS
-from ...step.instants import StepInstant, in_flight
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants, StepInstant, in_flight
+from ...step.layer_groups import LayerGroups
 from .layout import BUILD, SETUP, ZeroLayout, always
+from .options import option
 from .shards import shard_elements
 from .stage3 import sub_group
 from .stage12 import owned_by_rank
@@ -47,6 +48,7 @@ from .stage12 import owned_by_rank
 ALIGN = 1024  # bytes: 1024 × aio.intra_op_parallelism, runtime/swap_tensor/utils.py:14
 SWAPPED = MIB  # smaller tensors are not swapped: max(1 MiB, aio.block_size)
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
+MAX_IN_CPU = 1_000_000_000  # elements that stay in RAM beside parameters on NVMe
 SWAP, CPU_ADAM = "runtime/swap_tensor", "ops/adam/cpu_adam.py:158"
 
 
@@ -74,10 +76,8 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
     yield _host(plan, "gradients being added up", GRAD, summed, f"{FILE12}:1818")
 
 
-def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
-    """Stage 3: optimizer and parameters on the host or on NVMe. `group_limit`: elements of a
-    sub-group.
-    """
+def shard_entries(plan: ZeroLayout) -> Iterator[Entry]:
+    """Stage 3: optimizer and parameters on the host or on NVMe."""
     sizes, pin = plan.sizes, plan.pinned
     local = sizes.local
     if plan.offload == "cpu":
@@ -88,7 +88,7 @@ def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
         size = sized(local, 8 * plan.width)
         yield _host(plan, "gradient shards", GRAD, size, f"{FILE3}:791", pin)
     if plan.offload == "nvme":
-        yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
+        yield from _optimizer_on_disk(plan, local, sub_group(plan, local)[0])
     if plan.offload_param == "cpu":
         still = shard_elements(plan.frozen_counts, plan.ranks)
         size = sizes.flat + sized(still, 8 * plan.width)
@@ -99,11 +99,8 @@ def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
 
 def _large_shards(plan: ZeroLayout, counts: dict[int, Num], width: int) -> Num:
     """Elements of the shards that are large enough to be swapped; `width`: bytes of an element."""
-    large: Num = 0
-    for size, times in counts.items():
-        shard = ceil_div(size, plan.ranks)
-        large = large + times * shard * holds(width * shard >= SWAPPED)
-    return large
+    shards = ((ceil_div(size, plan.ranks), times) for size, times in counts.items())
+    return sum(times * shard * holds(width * shard >= SWAPPED) for shard, times in shards)
 
 
 def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Entry]:
@@ -118,12 +115,10 @@ def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Ent
     yield _disk(plan, "fp32 gradients", GRAD, sized(large, 32), swapper)
 
 
-def _parameters_on_disk(
-    plan: ZeroLayout, local: Num, in_cpu: int = 1_000_000_000
-) -> Iterator[Entry]:
+def _parameters_on_disk(plan: ZeroLayout, local: Num) -> Iterator[Entry]:
     """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
     where, width = f"{SWAP}/partitioned_param_swapper.py:125", plan.width
-    buffers, kept = sized(5 * 100_000_000, 8 * width), sized(smaller(local, in_cpu), 8 * width)
+    buffers, kept = sized(5 * 100_000_000, 8 * width), sized(smaller(local, MAX_IN_CPU), 8 * width)
     yield _host(plan, "parameter swap buffers", PARAM, buffers, where)
     yield _host(plan, "parameter shards", PARAM, kept, f"{FILE3}:891", True)
     large = _large_shards(plan, plan.counts, width) + _large_shards(plan, plan.frozen_counts, width)
@@ -135,7 +130,7 @@ def _disk(plan: ZeroLayout, name: str, kind: str, size: Bytes, source: str) -> E
 
 
 def checkpoints_on_host(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], entries: Iterator[Entry], *, pinned: bool
+    plan: ZeroLayout, stack: LayerGroups, entries: Iterator[Entry]
 ) -> Iterator[Entry]:
     """cpu_checkpointing: the inputs that checkpoints keep are moved to the host, except the newest.
 
@@ -143,6 +138,10 @@ def checkpoints_on_host(
     deepspeed.checkpointing, as PipelineModule does. With partition_activations they are pageable.
     """
     run = plan.run
+    if not option(run, "cpu_checkpointing"):
+        yield from entries
+        return
+    pinned = not option(run, "partition_activations")
     first = in_flight(run.mesh.pp, run.stage, run.micro_batches)
     later = choose(run.micro_batches > first, first, first - 1)
     full = iter([i for i, block in enumerate(stack) if block.recompute == FULL])
@@ -158,7 +157,7 @@ def checkpoints_on_host(
         yield entry
 
 
-def _newest(instant: StepInstant, index: int, stack: tuple[LayerGroup, ...], flight: Num) -> Num:
+def _newest(instant: StepInstant, index: int, stack: LayerGroups, flight: Num) -> Num:
     """1 where the newest layer that waits for backward is in this group, else 0. The other
     micro-batches in flight do not count: all their inputs are on the host.
     """
@@ -170,7 +169,7 @@ def _newest(instant: StepInstant, index: int, stack: tuple[LayerGroup, ...], fli
     return newest
 
 
-def with_second(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+def with_second(instants: Instants) -> Instants:
     """The instants, with one for the second layer of each group, at which the first
     layer's input is on the GPU already.
     """

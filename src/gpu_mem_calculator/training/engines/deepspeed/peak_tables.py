@@ -14,7 +14,7 @@ from ....ledger.remember import remembered
 from ...step.block_events import HEAD
 from . import levels as hook_levels
 from .cache_key import CacheKey
-from .coordinator import GatherLimits, ModuleStack
+from .coordinator import ModuleStack
 from .gather import Reads
 from .hook_points import HookedBlock
 from .layout import ZeroLayout
@@ -28,7 +28,7 @@ class BlockTable(Struct, frozen=True):
     groups: (forward, backward, number of layers) of each layer group
     first: the first layer, where it differs from its group
     head, embedding: (forward, backward), and the embedding's backward
-    stack, limits: stage 3's modules, and what decides which of them are gathered
+    stack: stage 3's modules
     reads: stage 3's elements that operations read, for each group, the first layer and the head
     """
 
@@ -37,16 +37,13 @@ class BlockTable(Struct, frozen=True):
     head: tuple[HookedBlock, HookedBlock]
     embedding: HookedBlock | None
     stack: ModuleStack | None = None
-    limits: GatherLimits | None = None
     reads: tuple[Reads, ...] = ()
 
     def shape(self, counts: Iterable[int]) -> ModelShape:
         """The blocks of a model with `counts` layers in each group."""
-        layers = [
-            blocks[:2]
-            for blocks, count in zip(self.groups, counts, strict=True)
-            for _ in range(count)
-        ]
+        layers: list[tuple[HookedBlock, HookedBlock]] = []
+        for (forward, backward, _), count in zip(self.groups, counts, strict=True):
+            layers += [(forward, backward)] * count
         if self.first is not None:
             layers[0] = self.first
         return ModelShape(tuple(layers), self.head, self.embedding)
@@ -181,6 +178,8 @@ def _gather_levels(
         overlap=False,
         contiguous=True,
         offload="none",
+        sub_group=1 << 62,
+        zero_init=True,
         run=replace(plan.run, micro_batches=1),
     )
     return _cached_gather_levels(CacheKey(bare, model), small, known)
@@ -190,7 +189,6 @@ def _gather_levels(
 def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[HookLevels, int]:
     model: BlockTable = key.more
     assert model.stack is not None
-    assert model.limits is not None
     counts = [count for _, count, _ in model.stack.layers]
     *layer_reads, head = model.reads
     reads = dict(
@@ -199,15 +197,7 @@ def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[Hook
     if model.first is not None:
         reads[0] = layer_reads[-1]
     counter = CountingAllocator()
-    rank = Stage3Rank(
-        key.plan,
-        counter,
-        model.stack,
-        model.limits,
-        {**reads, HEAD: head},
-        group=1 << 62,
-        zero_init=True,
-    )
+    rank = Stage3Rank(key.plan, counter, model.stack, {**reads, HEAD: head})
     return hook_levels.gather_levels(rank, counter, model.shape(counts), small=small, known=known)
 
 

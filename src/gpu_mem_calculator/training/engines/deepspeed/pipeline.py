@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from ....ledger.remember import remembered
 from ....ledger.sym import Sym
 from ....models.arch.arch import Arch
 from ...step.instants import StepInstant, in_flight
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from ...step.workspaces import workspace_entries
 from .layout import ZeroLayout, always
 
@@ -23,8 +23,6 @@ def uniform(items: int, parts: int) -> tuple[int, ...]:
     """Bounds of parts with equal numbers of items; the first parts have one more
     (runtime/utils.py:606 partition_uniform).
     """
-    if items <= parts:
-        return tuple(min(part, items) for part in range(parts + 1))
     share, more = divmod(items, parts)
     return tuple(part * share + min(part, more) for part in range(parts + 1))
 
@@ -38,9 +36,7 @@ def balanced_bounds(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     items = len(weights)
     if items <= parts:
         return uniform(items, parts)
-    prefix = [0]
-    for weight in weights:
-        prefix.append(prefix[-1] + weight)
+    prefix = list(accumulate(weights, initial=0))
     endless = float("inf")
     best: list[tuple[float, float]] = [(0, endless)] + [(endless, endless)] * items
     positions: list[list[int]] = []
@@ -99,15 +95,13 @@ def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
     ]
 
 
-def pipeline_workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+def pipeline_workspaces(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]:
     """cuBLAS workspaces; a stage with the embedding alone has no matmul and none."""
     workspaces = workspace_entries(plan.run, plan.instants)
     if not plan.pipeline:
         yield from workspaces
         return
-    blocks: Num = plan.last  # the head
-    for block in stack:
-        blocks = blocks + block.count
+    blocks = sum((block.count for block in stack), plan.last)  # the head's, too
     for entry in workspaces:
         yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
 
@@ -122,12 +116,7 @@ def buffer_entries(plan: ZeroLayout, tokens_bytes: Bytes) -> Iterator[Entry]:
         return flight * int(bool(instant.work))
 
     where = "runtime/pipe/engine.py"
-    yield plan.entry(
-        "received activations or gradients",
-        COMM,
-        tokens_bytes,
-        always,
-        f"{where}:1284 one buffer for both",
-    )
+    name, both = "received activations or gradients", f"{where}:1284 one buffer for both"
+    yield plan.entry(name, COMM, tokens_bytes, always, both)
     yield plan.entry("stage inputs", ACT, tokens_bytes * (1 - first), working, f"{where}:1128")
     yield plan.entry("stage outputs", ACT, tokens_bytes * (1 - last), working, f"{where}:716")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ...step.block_events import EMBEDDING, HEAD
-from .coordinator import GatherLimits, ModuleStack, ModuleTrace
+from .coordinator import ModuleStack, ModuleTrace
 from .gather import GATHER, GatherAllocator, Reads, WeightReader, modules_of
 from .layout import ZeroLayout
 from .rank import TensorAllocator, ZeroRank
@@ -74,10 +74,8 @@ class Stage3Bucket(ZeroRank):
 class Stage3Rank(Stage3Bucket):
     """One rank with shards of everything; parameters are gathered when modules need them.
 
-    stack, limits: the modules of the model, and how many are gathered
+    stack: the modules of the model
     scripts: for each block the elements that its operations read
-    group: elements of a sub-group that the optimizer steps at once
-    zero_init: the model is built under deepspeed.zero.Init
     """
 
     def __init__(
@@ -85,22 +83,17 @@ class Stage3Rank(Stage3Bucket):
         plan: ZeroLayout,
         to: TensorAllocator,
         stack: ModuleStack,
-        limits: GatherLimits,
         scripts: Mapping[int, Reads],
-        *,
-        group: int,
-        zero_init: bool,
     ) -> None:
         super().__init__(plan, to)
-        self.zero_init = zero_init
         self.shards = [-(-size // self.ranks) for size in self.sizes]
         local = sum(self.shards)  # as the model's configuration gives them
         self.rank = replace(self.rank, local=local, whole=local)
-        self.groups = sub_groups(self.shards, group)
+        self.groups = sub_groups(self.shards, plan.sub_group)
         self.trace = ModuleTrace(stack)
         self.state = GatherAllocator(
             self.trace,
-            limits,
+            plan.limits,
             to,
             ranks=self.ranks,
             lane=GATHER if plan.overlap else 0,
@@ -140,23 +133,20 @@ class Stage3Rank(Stage3Bucket):
 
     def shard_model(self) -> None:
         """Make each parameter, then shard it: at once under zero.Init, else all at the end."""
-        plan = self.plan
-        arch = plan.run.arch
+        plan, arch = self.plan, self.plan.run.arch
         base = [int(w.numel) for w in (*arch.tower, *arch.weights())] if plan.run.frozen else []
         there = plan.offload_param == "none"
-        parts = (("frozen", plan.width, base), ("shards", plan.trained_width, self.sizes))
-        if not self.zero_init:
-            for name, width, sizes in parts:
-                for number, size in enumerate(sizes):
-                    self.make((name, number), width * size)
-        for name, width, sizes in parts:
-            for number, size in enumerate(sizes):
-                if self.zero_init:
-                    self.make((name, number), width * size)
-                self.make(name, width * -(-size // self.ranks) * there)
-                self.free((name, number))
-        arch = plan.run.arch
-        if arch.tied and plan.builds_head and self.zero_init:
+        frozen = [("frozen", number, size, plan.width) for number, size in enumerate(base)]
+        own = [("shards", number, size, self.rank.width) for number, size in enumerate(self.sizes)]
+        if not plan.zero_init:
+            for name, number, size, width in (*frozen, *own):
+                self.make((name, number), width * size)
+        for name, number, size, width in (*frozen, *own):
+            if plan.zero_init:
+                self.make((name, number), width * size)
+            self.make(name, width * -(-size // self.ranks) * there)
+            self.free((name, number))
+        if arch.tied and plan.builds_head and plan.zero_init:
             table = int(arch.embedding[0].numel)
             self.make("head", plan.width * table)
             self.make("its shard", plan.width * -(-table // self.ranks) * there)

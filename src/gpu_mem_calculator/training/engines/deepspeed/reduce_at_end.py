@@ -1,37 +1,65 @@
 """Gradients that are reduced after the last micro-batch's backward: ZeRO 0, and 1 in a pipeline.
 
-The bucket that a stage's first gradient makes, and the reduction at the end.
+With the bucket that a stage's first gradient makes, the activations that are alive then, and the
+reduction at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from ....ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
-from ....ledger.num import EMPTY, Bytes, Num, holds, larger, sized, together
+from ....ledger.ledger import ACT, COMM, FIRST, GRAD, SECOND, Entry, Ledger
+from ....ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized, together
 from ....ledger.remember import remembered
+from ....ledger.source import code
 from ....pytorch.autograd.walk import BlockWalk
 from ....run.phases import BACKWARD, OPTIMIZER
 from ....run.recompute import FULL
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroup, LayerGroups
 from ...step.weights import embedding_tensors
 from .cache_key import CacheKey, plain
-from .first_gradient import first_hook
 from .layout import ZeroLayout, in_bucket, named
 from .levels import CountingAllocator
+from .pipeline import pipeline_workspaces
 from .rank import GRADIENT
 from .rank_stage0 import Stage0Rank
 from .rank_stage12 import Stage12Rank
+from .stage12 import whole_gradients
+from .states import state_entries
 
+WAITS = "head: gradient that waits for the embedding's"
+SOURCE = code(
+    "torch 2.11 autograd: a gradient's hook runs when its operation has freed its tensors"
+)
 FILE = "runtime/zero/stage_1_and_2.py"
 Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
 
 
-def reduction_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks
-) -> Iterator[Entry]:
+def end_reduced_ledger(
+    plan: ZeroLayout,
+    stack: LayerGroups,
+    walks: StageWalks,
+    saved: Iterable[Entry],
+    more: Iterable[Entry],
+) -> Ledger:
+    """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
+    backward is over. `saved`: what layers keep; `more`: what is beside layers and states.
+    """
+    entries = (
+        *state_entries(plan),
+        *whole_gradients(plan, stack),
+        *reduction_entries(plan, stack, walks),
+        *saved,
+        *hook_entries(plan, walks),
+        *more,
+        *pipeline_workspaces(plan, stack),
+    )
+    return plan.ledger(entries)
+
+
+def reduction_entries(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> Iterator[Entry]:
     """Buckets and copies for the reduction over the ranks; stage 0 has no buckets."""
     order = reduction_order(plan, stack, walks)
     if plan.stage:
@@ -42,12 +70,13 @@ def reduction_entries(
 
 
 def _at_the_end(plan: ZeroLayout) -> Callable[[StepInstant], Num]:
-    """One copy while the gradients of the last micro-batch are reduced."""
-    return lambda instant: named("epilogue")(instant) * plan.boundary(instant)
+    """One copy while the last micro-batch's gradients are reduced, which may be the only one's."""
+    only = holds(plan.run.micro_batches == 1)
+    return lambda instant: named("epilogue")(instant) * (1 if instant.later else only)
 
 
 def _bucket_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, order: Order
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, order: Order
 ) -> Iterator[Entry]:
     """The bucket: made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
@@ -82,7 +111,7 @@ def _only_at(instant: StepInstant) -> Callable[[StepInstant], Num]:
     return lambda other: int(other is instant)
 
 
-def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks) -> Order:
+def reduction_order(plan: ZeroLayout, stack: LayerGroups, walks: StageWalks) -> Order:
     """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
     width = plan.trained_width
 
@@ -96,11 +125,10 @@ def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: Stag
     return ((table, plan.first), *layers, (sizes(walks.head, first_hook(plan)), plan.last))
 
 
-def _first_gradient(instant: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:
+def _first_gradient(instant: StepInstant, order: Order, stack: LayerGroups) -> Num:
     """1 where the block at work makes the first gradient of the stage, else 0."""
-    after: Num = order[-1][1]
-    for block in stack if instant.work != "layer" else stack[instant.stretch + 1 :]:
-        after = after + block.count
+    later = stack if instant.work != "layer" else stack[instant.stretch + 1 :]
+    after = sum((block.count for block in later), order[-1][1])
     alone = holds(after == 0)
     if instant.instant.layer == SECOND:
         return 0
@@ -115,11 +143,10 @@ def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Bytes) -> Bytes:
     size: bytes of the bucket
     """
     events = walk.script
-    alive = events.sizes[events.exit_grad] + (
-        walk.input_bytes if group.recompute == FULL else walk.saved_bytes
-    )
+    full = group.recompute == FULL
+    alive = events.sizes[events.exit_grad] + (walk.input_bytes if full else walk.saved_bytes)
     before = alive
-    if group.recompute == FULL:
+    if full:
         alive = alive + events.before_recompute()
         for event in events.forward:
             alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])
@@ -160,3 +187,28 @@ def reduction(key: CacheKey) -> tuple[int, int]:
     rank.epilogue()
     buckets = plan.bucket_bytes * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
     return max(counter.look()[0] - before - buckets, 0), counter.total
+
+
+def first_hook(plan: ZeroLayout) -> int:
+    """Index of the head's gradient whose hook runs first: 1 if a shared table's waits, else 0."""
+    return 0 if nothing(plan.table) else 1
+
+
+def hook_entries(plan: ZeroLayout, walks: StageWalks) -> Iterator[Entry]:
+    """The head's activations at its first gradient, which is alive while the final norm runs
+    backward.
+
+    The gradient of a shared table is counted with those that stay in the first micro-batch; in a
+    later one it waits for the embedding's gradient.
+    """
+    first = first_hook(plan)
+    for instant in plan.instants:
+        if instant.instant.where != "head.gradient":
+            continue
+        _, act = walks.head.hooks[first]
+        if not first:  # the final norm's backward comes after it
+            act = larger(act, walks.head.after_first)
+        elif instant.later:
+            name, source = WAITS, code("torch 2.11 csrc/autograd/input_buffer.cpp")
+            yield Entry(name, GRAD, plan.table, {instant.name: 1}, source)
+        yield Entry("final norm and head: kept for backward", ACT, act, {instant.name: 1}, SOURCE)

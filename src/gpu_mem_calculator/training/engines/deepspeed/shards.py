@@ -27,10 +27,7 @@ def shard_elements(counts: Mapping[int, Num], ranks: Num) -> Num:
     deepspeed 0.19.8 zero/partition_parameters.py:1690,1817. `counts`: number of
     parameters of each size.
     """
-    total: Num = 0
-    for size, times in counts.items():
-        total = total + times * ceil_div(size, ranks)
-    return total
+    return sum(times * ceil_div(size, ranks) for size, times in counts.items())
 
 
 def owned_elements(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Num:

@@ -131,15 +131,11 @@ def zero_sizes(
 ) -> ZeroSizes:
     """The sizes of a rank, summed over its parameter groups."""
     first, *others = groups
-    elements, whole, local = first.elements, first.whole, first.local
-    for group in others:
-        elements, whole = elements + group.elements, whole + group.whole
-        local = local + group.local
     return ZeroSizes(
         width=width,
-        elements=elements,
-        whole=whole,
-        local=local,
+        elements=sum((group.elements for group in others), first.elements),
+        whole=sum((group.whole for group in others), first.whole),
+        local=sum((group.local for group in others), first.local),
         largest=largest,
         optimizer=optimizer,
         implementation=implementation,
@@ -149,10 +145,3 @@ def zero_sizes(
 def norm_bytes(elements: Num) -> Bytes:
     """Bytes of the fp64 copy of a gradient for its norm (zero/utils.py:59)."""
     return sized(elements, 64)
-
-
-def bucket_bytes(width: int, elements: Num) -> Bytes:
-    """Bytes of a bucket in which gradients of a micro-batch are collected
-    (zero/stage_1_and_2.py:3256).
-    """
-    return sized(elements, 8 * width)

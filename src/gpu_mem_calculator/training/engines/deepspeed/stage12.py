@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from msgspec.structs import replace
 
 from ....ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ....ledger.num import Num, larger
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 from ...step.states import gradient_entries as autograd_gradients
 from .layout import BUILD, SETUP, Runs, ZeroLayout, always, listed, named, never
 from .modules import layer_sizes
@@ -41,9 +42,7 @@ def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
     if plan.offload != "none":
         return
     sizes, cast, step = plan.sizes, "optimizer.cast", "optimizer"
-    piece: Num = 0
-    for runs, local in _slices(plan):
-        piece = larger(piece, largest_owned(runs, local))
+    piece = reduce(larger, (largest_owned(runs, local) for runs, local in _slices(plan)))
     name, where = "fp64 copy for the gradient norm", f"{FILE}:2684, runtime/zero/utils.py:59"
     yield plan.entry(name, TEMP, norm_bytes(piece), named("optimizer.norm"), where)
     if sizes.width < FP32:
@@ -60,13 +59,10 @@ def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:
 
 def owned_by_rank(plan: ZeroLayout) -> Num:
     """Elements of the parameters that start in this rank's slices."""
-    total: Num = 0
-    for runs, local in _slices(plan):
-        total = total + owned_elements(runs, local)
-    return total
+    return sum(owned_elements(runs, local) for runs, local in _slices(plan))
 
 
-def whole_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+def whole_gradients(plan: ZeroLayout, stack: LayerGroups) -> Iterator[Entry]:
     """Gradients that stay where autograd puts them until they are reduced (stages 0 and 1)."""
     run = plan.run
     table, head = run.arch.embedding_parameters, run.arch.after_parameters
@@ -76,10 +72,9 @@ def whole_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, sum(layer_sizes(b.layer, run.adapter))) for b in stack)
-    stays = run.precision == "fp32" or (plan.pipeline and run.precision == "bf16_mixed")
+    stays = run.precision == "fp32" or plan.bf16_optimizer
     steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if plan.stage else {"optimizer"}
     if stays and not plan.stage:  # bf16_optimizer.py:390-430 clears them when it has stepped
         steps = set()
     for entry in autograd_gradients(run, layers, table, head, plan.width * 8, plan.instants):
-        live = {n: c for n, c in entry.live.items() if n not in steps}
-        yield replace(entry, live=live)
+        yield replace(entry, live={n: c for n, c in entry.live.items() if n not in steps})

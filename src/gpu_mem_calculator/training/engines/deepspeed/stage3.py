@@ -9,8 +9,8 @@ from ....ledger.num import EMPTY, Num, ceil_div, holds, sized, together
 from ....run.phases import OPTIMIZER
 from ....run.recompute import FULL
 from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
-from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
+from ...step.layer_groups import LayerGroup, LayerGroups
+from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, ModuleStack
 from .layout import BUILD, SETUP, ZeroLayout, always, named, never
 from .modules import after_modules, before_modules, head_module, layer_modules, root_modules
 from .shards import largest_sub_groups, shard_elements
@@ -22,22 +22,22 @@ PARAMETERS = "runtime/zero/partition_parameters.py"
 ON_ITS_WAY = f"{PARAMETERS}:1359 until the gather has begun"
 
 
-def sub_group(plan: ZeroLayout, local: Num, limit: int) -> tuple[Num, Num, Num]:
+def sub_group(plan: ZeroLayout, local: Num) -> tuple[Num, Num, Num]:
     """Elements of the largest sub-group, which the optimizer steps at once; of the one that is
     highest when gradients are cast, and of that one's flat copy.
 
-    local: elements of all shards of the rank; limit: elements of a sub-group
+    local: elements of all shards of the rank
     """
     runs = tuple((sizes, int(units)) for sizes, units in plan.runs)
     width = plan.trained_width if plan.trained_width < FP32 else 0
-    sizes = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
+    sizes = together(lambda n: largest_sub_groups(runs, n, plan.sub_group, width), plan.ranks)
     most, cast, flat = sizes
     if isinstance(most, int) and most == int(local):  # one group, with its formula
         return local, local, local if flat else 0
     return most, cast, flat
 
 
-def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterator[Entry]:
+def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Shards of weights, masters, gradients and optimizer states, and start-up."""
     entry, width, sizes, setup = plan.entry, plan.width, plan.sizes, (SETUP,)
     still = shard_elements(plan.frozen_counts, plan.ranks)
@@ -47,7 +47,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
         yield entry("parameter shards", PARAM, sizes.flat, always, f"{FILE}:972", both)
         yield entry(name, PARAM, sized(still, 8 * width), always, where, both)
     whole = max((*plan.counts, *plan.frozen_counts))
-    every = plan.trainable + plan.frozen if not zero_init else whole
+    every = plan.trainable + plan.frozen if not plan.zero_init else whole
     name, where = "parameters before they are sharded", f"{PARAMETERS}:1242"
     yield entry(name, PARAM, sized(every, 8 * width), never, where, (BUILD,))
     name = "largest trained parameter, gathered"
@@ -58,7 +58,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
     if plan.contiguous:
         yield entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779", setup)
     if plan.offload == "none":
-        yield from _optimizer(plan, sizes, sub_group(plan, sizes.local, group_limit))
+        yield from _optimizer(plan, sizes, sub_group(plan, sizes.local))
 
 
 def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
@@ -85,7 +85,7 @@ def _after_first_step(instant: StepInstant) -> Num:
     return int(not instant.instant.step)
 
 
-def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
+def shape(plan: ZeroLayout, blocks: LayerGroups) -> ModuleStack:
     """The modules of the model, as the coordinator needs them."""
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple((layer_modules(b.layer, adapter), int(b.count), _recompute(b)) for b in blocks)
@@ -112,7 +112,7 @@ def _recompute(group: LayerGroup) -> int:
     return RECOMPUTE if group.reentrant else RECOMPUTE_HOLDS
 
 
-def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
+def persistent_entry(plan: ZeroLayout) -> Entry:
     """Small parameters stay gathered from one step to the next, padded to the ranks.
 
     One rank's shard is the whole parameter already, where it is on the GPU
@@ -121,9 +121,9 @@ def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
     small = EMPTY
     several = holds(plan.ranks > 1) if plan.offload_param == "none" else 1
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
-        for size, times in counts.items():
+        for size in (size for size in counts if size <= plan.limits.persist):
             whole = ceil_div(size, plan.ranks) * plan.ranks
-            small = small + (sized(whole * times, 8 * width) if size <= limits.persist else EMPTY)
+            small = small + sized(whole * counts[size], 8 * width)
 
     def live(instant: StepInstant) -> Num:
         return int(instant.instant.phase != OPTIMIZER and not instant.instant.step)

@@ -6,39 +6,26 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ....ledger.ledger import Entry
+from ....ledger.ledger import PARAM, Entry
 from ....ledger.num import sized
 from ...step.states import buffer_entry
 from . import offload, stage0, stage3, stage12
-from .coordinator import GatherLimits
 from .layout import BUILD, SETUP, ZeroLayout, always
 
 
-def state_entries(
-    plan: ZeroLayout, limits: GatherLimits, group: int, *, zero_init: bool
-) -> Iterator[Entry]:
-    """The entries of a rank's states.
-
-    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `zero_init`: the
-    model is built under deepspeed.zero.Init.
-    """
+def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
+    """The entries of a rank's states."""
     run = plan.run
     buffers = buffer_entry(run, plan.instants, plan.layers)
     yield replace(buffers, live={**buffers.live, BUILD: 1, SETUP: 1})
     if plan.stage == 3:
-        yield from stage3.state_entries(plan, group, zero_init)
-        yield stage3.persistent_entry(plan, limits)
-        yield from offload.shard_entries(plan, group)
+        yield from stage3.state_entries(plan)
+        yield stage3.persistent_entry(plan)
+        yield from offload.shard_entries(plan)
         return
     if run.frozen:
-        yield plan.entry(
-            "frozen parameters",
-            "param",
-            sized(plan.frozen, 8 * plan.width),
-            always,
-            "runtime/engine.py:2091",
-            (BUILD, SETUP),
-        )
+        size, where = sized(plan.frozen, 8 * plan.width), "runtime/engine.py:2091"
+        yield plan.entry("frozen parameters", PARAM, size, always, where, (BUILD, SETUP))
     if plan.stage:
         yield from stage12.state_entries(plan)
         yield from stage12.step_entries(plan)
@@ -46,7 +33,7 @@ def state_entries(
             yield from offload.slice_entries(plan)
     elif run.precision == "fp32":
         yield from stage0.plain_entries(plan)
-    elif plan.pipeline and run.precision == "bf16_mixed":
+    elif plan.bf16_optimizer:
         yield from stage0.pipeline_entries(plan)
     else:
         yield from stage0.fused_entries(plan)

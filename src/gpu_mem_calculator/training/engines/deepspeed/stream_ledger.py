@@ -14,12 +14,12 @@ from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import STARTUP
 from ...step.activations import KEEP_FOR_STEP, StageWalks
 from ...step.block_events import EMBEDDING, block_runs
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups
 from . import pipeline
-from .coordinator import GatherLimits
 from .gather import weight_reads
 from .layout import BUILD, ZeroLayout
+from .options import option
 from .rank import ZeroRank
 from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
 from .rank_stage3 import Stage3Rank
@@ -29,32 +29,21 @@ from .stream import ZeroStreamWriter
 
 
 def rank_factory(
-    plan: ZeroLayout,
-    stack: tuple[LayerGroup, ...],
-    walks: StageWalks,
-    limits: GatherLimits,
-    group: int,
-    zero_init: bool,
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks
 ) -> Callable[[ZeroStreamWriter], ZeroRank]:
-    """A function that makes the `ZeroRank` of a run on a stream writer.
-
-    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `zero_init`: the
-    model is built under zero.Init.
-    """
+    """A function that makes the `ZeroRank` of a run on a stream writer."""
     if plan.stage == 3:
         runs = block_runs(stack, plan.instants, walks).values()
         reads = {block_run.block: weight_reads(block_run.script) for block_run in runs}
         reads.pop(EMBEDDING, None)
         modules = shape(plan, stack)
-        return lambda writer: Stage3Rank(
-            plan, writer, modules, limits, reads, group=group, zero_init=zero_init
-        )
+        return lambda writer: Stage3Rank(plan, writer, modules, reads)
     kind: type[ZeroRank] = Stage0FusedRank
     if plan.stage:
         kind = Stage12Rank
     elif plan.run.precision == "fp32":
         kind = Stage0Fp32Rank
-    elif plan.pipeline and plan.run.precision == "bf16_mixed":
+    elif plan.bf16_optimizer:
         kind = Stage0PipelineRank
     return lambda writer: kind(plan, writer)
 
@@ -76,34 +65,29 @@ def shared_table_events(table: BlockEvents, *, alone: bool) -> BlockEvents:
     return replace(table, backward=(*events, old), drops=((0, table.entry), *rest))
 
 
-BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
+BesideEntries = Callable[[Instants, StageWalks], Iterable[Entry]]
 
 
 def unrolled_ledger(
-    plan: ZeroLayout,
-    stack: tuple[LayerGroup, ...],
-    walks: StageWalks,
-    beside: BesideEntries,
-    rank: Callable[[ZeroStreamWriter], ZeroRank],
+    plan: ZeroLayout, stack: LayerGroups, walks: StageWalks, beside: BesideEntries
 ) -> Ledger:
     """The ledger from which the stream is written: each layer is a group.
 
     `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
     """
+    rank = rank_factory(plan, stack, walks)
     run, walks = plan.run, replace(walks, gradients=KEEP_FOR_STEP)
     instants = tuple(replace(b, later=False) for b in plan.instants)  # the rank adds gradients up
     entries = [*beside(instants, walks), *pipeline.pipeline_workspaces(plan, stack)]
     runs = block_runs(stack, instants, walks)
-    on_host = bool(run.options.get("cpu_checkpointing"))
+    on_host = bool(option(run, "cpu_checkpointing"))
     if on_host:  # the inputs of other micro-batches are on the host
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BUILD, phase=STARTUP, title="start-up")
-    return Ledger(
-        (start, *(b.instant for b in plan.instants)),
-        tuple(entries),
-        runs,
-        partial(ZeroStreamWriter, rank=rank, on_host=on_host),
-        partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
-        if plan.stage in (1, 2)
-        else None,
-    )
+    named = (start, *(b.instant for b in plan.instants))
+    writer = partial(ZeroStreamWriter, rank=rank, on_host=on_host)
+    tight = None
+    if plan.stage in (1, 2):
+        squeezed = partial(Stage12Rank, plan, tight=True)
+        tight = partial(ZeroStreamWriter, rank=squeezed, on_host=on_host)
+    return Ledger(named, tuple(entries), runs, writer, tight)

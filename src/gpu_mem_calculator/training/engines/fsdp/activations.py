@@ -33,29 +33,20 @@ def between_entries(plan: UnitLayout, walks: StageWalks) -> Iterator[Entry]:
         live = {i.step.name: 1 for i in plan.instants if alive(i)}
         return Entry(name, ACT, size, live, source)
 
-    first = entry(
-        "output of the embedding",
-        size,
-        lambda i: i.action == "root.out" or (i.action in BEFORE_FORWARD and i.layer == 0),
-    )
-    yield replace(first, role=FIRST_INPUT)
+    def embedded(instant: FsdpInstant) -> bool:
+        first = instant.action in BEFORE_FORWARD and instant.layer == 0
+        return first or instant.action == "root.out"
+
+    yield replace(entry("output of the embedding", size, embedded), role=FIRST_INPUT)
     if plan.run.unrolled:
         return
     low = 0 if walks.first is None else 1  # or the first layer's input takes no gradient
     waiting = (*BEFORE_FORWARD, "head.flat", "head")
     yield entry("input of the layer", size, lambda i: i.action in waiting and i.layer > 0)
-    yield entry(
-        "gradient of the layer's input",
-        size,
-        lambda i: i.action in AFTER_BACKWARD and i.layer >= low,
-    )
-    yield entry(
-        "gradient of the layer's output",
-        size,
-        lambda i: i.action in BEFORE_BACKWARD and i.layer < top,
-    )
-    yield entry(
-        "loss: kept for backward, and itself",
-        walks.head.saved_bytes + LOSS_BYTES,
-        lambda i: i.action in ("root.flat", "root", "prefetch") and i.layer == top,
-    )
+    name = "gradient of the layer's input"
+    yield entry(name, size, lambda i: i.action in AFTER_BACKWARD and i.layer >= low)
+    name = "gradient of the layer's output"
+    yield entry(name, size, lambda i: i.action in BEFORE_BACKWARD and i.layer < top)
+    name, size = "loss: kept for backward, and itself", walks.head.saved_bytes + LOSS_BYTES
+    again = ("root.flat", "root", "prefetch")
+    yield entry(name, size, lambda i: i.action in again and i.layer == top)

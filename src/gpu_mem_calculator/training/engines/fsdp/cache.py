@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ....ledger.ledger import Entry, Instant
 from ....ledger.remember import remembered
 from ....run.run import Run
-from ...step.layer_groups import LayerGroup
+from ...step.layer_groups import LayerGroups
 
 
 class ShardEntries(Struct, frozen=True):
@@ -29,7 +29,7 @@ class ShardEntries(Struct, frozen=True):
     units: tuple[Entry, ...]
 
 
-MakeEntries: TypeAlias = Callable[[Run, tuple[LayerGroup, ...]], ShardEntries]
+MakeEntries: TypeAlias = Callable[[Run, LayerGroups], ShardEntries]
 
 
 def cached_without_tokens(make: MakeEntries) -> MakeEntries:
@@ -38,12 +38,10 @@ def cached_without_tokens(make: MakeEntries) -> MakeEntries:
     """
 
     @remembered(64)
-    def cached(
-        bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
-    ) -> ShardEntries:
+    def cached(bare: Run, options: tuple[tuple[str, Any], ...], stack: LayerGroups) -> ShardEntries:
         return make(replace(bare, options=dict(options)), stack)
 
-    def entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+    def entries(run: Run, stack: LayerGroups) -> ShardEntries:
         if run.unrolled:
             return make(run, stack)
         bare = replace(run, batch=0, seq=0, options=None)

@@ -22,20 +22,17 @@ from .options import (
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each thing that FSDP or its mesh would refuse."""
     if run.quantization:
-        yield (
-            f"training.quantization={run.quantization!r}: shards of packed weights are not "
-            "modelled; leave it out or use engine pytorch_ddp"
-        )
+        why = "shards of packed weights are not modelled"
+        fix = "leave it out or use engine pytorch_ddp"
+        yield f"training.quantization={run.quantization!r}: {why}; {fix}"
     if run.autocast and not run.precision.endswith("_mixed"):
-        yield (
-            "training.autocast=true: FSDP casts by its own policy; leave it out and set "
-            "training.precision to bf16_mixed"
-        )
+        why = "FSDP casts by its own policy"
+        fix = "leave it out and set training.precision to bf16_mixed"
+        yield f"training.autocast=true: {why}; {fix}"
     if run.arch.tower and option(run, "cpu_offload"):
-        yield (
-            "engine.cpu_offload=true is not modelled for a model with a vision tower; leave it "
-            "out, or try engine deepspeed with offload_param cpu"
-        )
+        why = "is not modelled for a model with a vision tower"
+        fix = "leave it out, or try engine deepspeed with offload_param cpu"
+        yield f"engine.cpu_offload=true {why}; {fix}"
     yield from _strategy_problems(run)
     yield from _accumulation_problems(run)
     yield from version1_problems(run) if option(run, "fsdp_version") == 1 else _version2(run)
@@ -46,16 +43,12 @@ def _version2(run: Run) -> Iterator[str]:
     for name in VERSION_1:
         if option(run, name) != OPTIONS[name]:
             value = str(option(run, name)).lower()
-            yield (
-                f"engine.{name}={value} is an option of FSDP version 1; leave it out or set "
-                "engine.fsdp_version to 1"
-            )
+            why = "is an option of FSDP version 1"
+            yield f"engine.{name}={value} {why}; leave it out or set engine.fsdp_version to 1"
     where = option(run, "init_device")
     if where not in (None, "meta") and (option(run, "cpu_offload") or run.arch.tower):
-        yield (
-            f"engine.init_device={where!r} is not modelled for FSDP version 2 with cpu_offload or "
-            "a vision tower; leave it out, which is 'meta'"
-        )
+        why = "is not modelled for FSDP version 2 with cpu_offload or a vision tower"
+        yield f"engine.init_device={where!r} {why}; leave it out, which is 'meta'"
     yield from _end_problems(run)
 
 
@@ -66,12 +59,10 @@ def _end_problems(run: Run) -> Iterator[str]:
     if run.arch.tied and run.arch.implementation == "torchtitan":
         why = "are not modelled for torchtitan's layers with a tied embedding"
         yield f"{what} {why}; set engine.wrap_embedding_and_head to false"
+    reshards = option(run, "reshard_root_after_forward") is not None
     for key, given in (
         ("engine.cpu_offload=true", option(run, "cpu_offload")),
-        (
-            "engine.reshard_root_after_forward",
-            option(run, "reshard_root_after_forward") is not None,
-        ),
+        ("engine.reshard_root_after_forward", reshards),
         ("engine.sharding_strategy='no_shard'", option(run, "sharding_strategy") == "no_shard"),
     ):
         if given:
@@ -84,36 +75,29 @@ def _accumulation_problems(run: Run) -> Iterator[str]:
     fix = "set engine.sync_each_batch to true"
     alone = isinstance(ranks := shard_ranks(run), int) and ranks == 1
     if option(run, "fsdp_version") == 1 and alone:
-        yield (
-            "engine.sync_each_batch=false is not modelled for FSDP version 1 where a group has one "
-            f"rank; {fix}"
-        )
+        why = "is not modelled for FSDP version 1 where a group has one rank"
+        yield f"engine.sync_each_batch=false {why}; {fix}"
     if option(run, "fsdp_version") == 2 and any(b.reduce != b.compute for b in unit_bits(run)):
-        yield (
-            "engine.sync_each_batch=false is not modelled for FSDP version 2 with a reduce_dtype "
-            f"other than the dtype of the gradients; leave engine.reduce_dtype out, or {fix}"
-        )
+        why = "for FSDP version 2 with a reduce_dtype other than the dtype of the gradients"
+        fix = f"leave engine.reduce_dtype out, or {fix}"
+        yield f"engine.sync_each_batch=false is not modelled {why}; {fix}"
 
 
 def _strategy_problems(run: Run) -> Iterator[str]:
     hybrid = option(run, "sharding_strategy") in HYBRID
     size = option(run, "hybrid_shard_size")
     if size and not hybrid:
-        yield (
-            f"engine.hybrid_shard_size={size} applies to {' and '.join(HYBRID)}; leave it out or "
-            "set engine.sharding_strategy to hybrid_shard"
-        )
+        why = f"applies to {' and '.join(HYBRID)}"
+        fix = "leave it out or set engine.sharding_strategy to hybrid_shard"
+        yield f"engine.hybrid_shard_size={size} {why}; {fix}"
     reshard = option(run, "reshard_root_after_forward")
     if reshard is not None and option(run, "sharding_strategy") == "no_shard":
-        yield (
-            f"engine.reshard_root_after_forward={str(reshard).lower()}: replicate never reshards; "
-            "leave it out or set engine.sharding_strategy to full_shard"
-        )
+        why = "replicate never reshards"
+        fix = "leave it out or set engine.sharding_strategy to full_shard"
+        yield f"engine.reshard_root_after_forward={str(reshard).lower()}: {why}; {fix}"
     ranks, dp = shard_ranks(run), run.mesh.dp
     if hybrid and isinstance(dp, int) and (dp % ranks or (size or 1) > dp):
         most = min(int(ranks), dp)
         near = next((n for n in range(most, max(0, most - 10_000), -1) if dp % n == 0), 1)
-        yield (
-            f"engine.hybrid_shard_size={size or ranks} does not divide "
-            f"data_parallel_size={dp}; try {near}"
-        )
+        why = f"does not divide data_parallel_size={dp}"
+        yield f"engine.hybrid_shard_size={size or ranks} {why}; try {near}"

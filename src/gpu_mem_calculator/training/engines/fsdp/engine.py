@@ -1,6 +1,6 @@
 """PyTorch FSDP: version 2, `fully_shard` on every layer, then on the whole model.
 
-Version 1, `FullyShardedDataParallel`, is in `flat_*.py`. Gradients are reduced after every
+Version 1, `FullyShardedDataParallel`, is in `flat/`. Gradients are reduced after every
 micro-batch, so what accumulates is sharded, unless `sync_each_batch` is false (`accumulation.py`).
 With `cpu_offload` the shards, their gradients and the optimizer are in host memory
 (`CPUOffloadPolicy`, pinned).
@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 from ....ledger.ledger import LATER, Ledger
 from ....ledger.units import MIB
+from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...optimizers import FUSED, OPTIMIZERS
-from ...step.activations import FREE_TOGETHER, KEEP_FOR_STEP
+from ...step.activations import FREE_TOGETHER, KEEP_FOR_STEP, StageWalks
 from ...step.activations import walks as walk_stage
+from ...step.layer_groups import LayerGroups
 from .accumulation import accumulates
 from .checks import problems
 from .flat.version import VERSION_1
@@ -44,20 +46,16 @@ def _until(plan: FsdpLayout, instant: FsdpInstant) -> str:
     return named.moved(f"scatter.{'head' if of_head else 'root'}").name
 
 
-def _writer(plan: FsdpLayout) -> type[UnitStreamWriter]:
-    """Version 2 writes its stream in one way."""
-    return UnitStreamWriter
-
-
-def _gradients(run: Run) -> str:
-    """A micro-batch that reduces frees a unit's gradients together; else the next one adds to
-    them.
+def _walks(run: Run, setting: BlockSetting, stack: LayerGroups) -> StageWalks:
+    """The walks of layers and head. A micro-batch that reduces frees a unit's gradients together;
+    else the next one adds to them.
     """
-    return KEEP_FOR_STEP if accumulates(run) else FREE_TOGETHER
+    gradients = KEEP_FOR_STEP if accumulates(run) else FREE_TOGETHER
+    return replace(walk_stage(run, setting, stack), gradients=gradients)
 
 
 VERSION_2 = FsdpVersion(
-    states=state_entries, gradients=_gradients, walks=walk_stage, until=_until, writer=_writer
+    states=state_entries, walks=_walks, until=_until, writer=lambda plan: UnitStreamWriter
 )
 
 

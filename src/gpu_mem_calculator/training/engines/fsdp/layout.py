@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -13,13 +13,12 @@ from ....ledger.ledger import Entry
 from ....ledger.num import EMPTY, Bytes, Num, holds, nothing, sized
 from ....ledger.remember import remembered
 from ....ledger.source import Source
-from ....models.arch.arch import Layer
 from ....pytorch.autograd.events import BlockEvents
 from ....run.run import Run
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups
 from .accumulation import accumulates
-from .instants import FsdpInstant, StepShape, fsdp_instants
+from .instants import FsdpInstant, FsdpShape, fsdp_instants
 from .options import (
     HYBRID,
     KEEP_GATHERED,
@@ -33,6 +32,8 @@ from .options import (
 from .units import (
     FsdpUnit,
     ParameterBytes,
+    UnitBits,
+    UnitParameter,
     embedding_parameters,
     fsdp_unit,
     head_parameters,
@@ -49,78 +50,75 @@ UnitEvents = Callable[[Any], BlockEvents]
 NO_LAYER = range(0)
 
 
-class UnitLayout(Protocol):
-    """What both versions of FSDP have: units, and the instants of a step."""
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-
-    @property
-    def kinds(self) -> tuple[tuple[str, Any], ...]:
-        """A title and the unit of each distinct layer."""
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """For each layer of the model, the index of its kind."""
-
-    @property
-    def root(self) -> Any:
-        """The unit of everything else."""
-
-    @property
-    def root_title(self) -> str:
-        """What that unit has."""
-
-    @property
-    def instants(self) -> tuple[FsdpInstant, ...]:
-        """The instants of a step."""
-
-
-class FsdpLayout(Struct, frozen=True, kw_only=True):
-    """The units of a run and the instants of its step.
+class UnitLayout(Struct, frozen=True, kw_only=True):
+    """The units of a run and the instants of its step, of either version of FSDP.
 
     kinds: a title and the unit of each distinct layer
     layers: for each layer of the model, the index of its kind
-    root: the unit of everything else: embedding, final norm, head; of the embedding alone where
-        there is a `head`
-    head: the unit of final norm and head, where they are one
-    reshards_root: the root is resharded after forward, and gathered again for backward
+    root: the unit of everything else: embedding, final norm, head
+    bits: of every parameter of the base model
     head_grads: bytes of the whole gradients that the root has after the loss's backward
-    several: 1 where a shard group has more than one rank; only then buffers are gathered
-    stays_gathered: layers stay gathered from forward to backward
-    replicas: gradients are all-reduced after they are reduce-scattered
+    stays_gathered: where several ranks share them, layers stay gathered from forward to backward
     offload: shards, their gradients and the optimizer are on the host
     """
 
     run: Run
-    kinds: tuple[tuple[str, FsdpUnit], ...]
+    kinds: tuple[tuple[str, Any], ...]
     layers: tuple[int, ...]
-    root: FsdpUnit
+    root: Any
+    bits: UnitBits
     head_grads: Bytes
-    several: Num
     stays_gathered: bool
-    replicas: bool
-    offload: bool = False
+    offload: bool
     instants: tuple[FsdpInstant, ...]
-    head: FsdpUnit | None = None
-    reshards_root: bool = True
 
     @property
-    def root_title(self) -> str:
-        """What the root unit has."""
-        return "embedding and head" if self.head is None else "embedding"
-
-    @property
-    def ends(self) -> tuple[tuple[str, FsdpUnit], ...]:
+    def ends(self) -> tuple[tuple[str, Any], ...]:
         """The units that are no layers, each with its title."""
-        root = (self.root_title, self.root)
-        return (root,) if self.head is None else (root, ("head", self.head))
+        return (("embedding and head", self.root),)
 
     @property
-    def step_instants(self) -> tuple[StepInstant, ...]:
+    def units(self) -> Iterator[tuple[str, int, Any]]:
+        """A title, the number of such units, and the unit."""
+        for kind, (title, unit) in enumerate(self.kinds):
+            yield title, self.layers.count(kind), unit
+        for title, unit in self.ends:
+            yield title, 1, unit
+
+    @property
+    def in_order(self) -> Iterator[Any]:
+        """Every unit in the order in which it is sharded."""
+        yield from (self.kinds[kind][1] for kind in self.layers)
+        yield from (unit for _, unit in self.ends)
+
+    @property
+    def step_instants(self) -> Instants:
         """The instants, as the other packages take them."""
         return tuple(instant.step for instant in self.instants)
+
+
+class FsdpLayout(UnitLayout, frozen=True, kw_only=True):
+    """The units of a run and the instants of its step, of version 2.
+
+    root: of the embedding alone where there is a `head`
+    head: the unit of final norm and head, where they are one
+    reshards_root: the root is resharded after forward, and gathered again for backward
+    several: 1 where a shard group has more than one rank; only then buffers are gathered
+    replicas: gradients are all-reduced after they are reduce-scattered
+    """
+
+    root: FsdpUnit
+    head: FsdpUnit | None
+    reshards_root: bool
+    several: Num
+    replicas: bool
+
+    @property
+    def ends(self) -> tuple[tuple[str, Any], ...]:
+        """The units that are no layers, each with its title."""
+        if self.head is None:
+            return super().ends
+        return (("embedding", self.root), ("head", self.head))
 
     @property
     def cast_stream(self) -> int:
@@ -128,54 +126,65 @@ class FsdpLayout(Struct, frozen=True, kw_only=True):
         return ALL_REDUCE if self.replicas else SCATTER
 
 
-def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
+def shared_fields(
+    run: Run, stack: LayerGroups, unit: Callable[[Iterable[UnitParameter]], Any]
+) -> dict[str, Any]:
+    """The fields of a layout that both versions have but for root and instants. `unit`: makes the
+    unit of some parameters.
+    """
+    base, adapter = unit_bits(run)
+    kinds = {id(group.layer): group.layer for group in stack}
+    numbers = {key: number for number, key in enumerate(kinds)}
+    units = (
+        (f"{layer.kind} layers", unit(layer_parameters(run, layer, base, adapter)))
+        for layer in kinds.values()
+    )
+    arch = run.arch
+    head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
+    return {
+        "run": run,
+        "kinds": tuple(units),
+        "layers": tuple(numbers[id(layer)] for layer in arch.layers),
+        "bits": base,
+        "head_grads": EMPTY if run.frozen else sized(head, base.compute),
+        "stays_gathered": option(run, "sharding_strategy") in KEEP_GATHERED,
+        "offload": bool(option(run, "cpu_offload")),
+    }
+
+
+def fsdp_layout(run: Run, stack: LayerGroups) -> FsdpLayout:
     """The units and instants of a run. `stack`: the layer groups of the model."""
     base, adapter = unit_bits(run)
     ranks, offload = shard_ranks(run), bool(option(run, "cpu_offload"))
-    strategy = option(run, "sharding_strategy")
-    stays_gathered = strategy in KEEP_GATHERED
+    unit = partial(fsdp_unit, run, ranks=ranks, offload=offload)
+    fields = shared_fields(run, stack, unit)
     reshard_root = option(run, "reshard_root_after_forward")
-    reshards_root = not stays_gathered if reshard_root is None else bool(reshard_root)
+    reshards_root = not fields["stays_gathered"] if reshard_root is None else bool(reshard_root)
     reshards_root = reshards_root and not wraps_tied_ends(run)
-    kinds: dict[int, tuple[int, str, Layer]] = {}
-    for group in stack:
-        title = f"{group.layer.kind} layers"
-        kinds.setdefault(id(group.layer), (len(kinds), title, group.layer))
-
-    def unit(layer: Layer) -> FsdpUnit:
-        parameters = layer_parameters(run, layer, base, adapter)
-        return fsdp_unit(run, parameters, ranks, offload=offload)
-
-    arch = run.arch
-    head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     before, after = embedding_parameters(run, base), head_parameters(run, base)
     ends = wraps_ends(run)
+    fields |= {"head_grads": EMPTY} if ends else {}
     several = holds(ranks > 1)
-    replicas = strategy in (*HYBRID, "no_shard")
-    shape = StepShape(
+    replicas = option(run, "sharding_strategy") in (*HYBRID, "no_shard")
+    shape = FsdpShape(
         replicas=replicas,
         reshards_root=reshards_root,
         ends=ends,
         gathers_after_loss=wraps_tied_ends(run) or (loss_outside(run) and reshards_root),
         accumulates=accumulates(run),
-        reshards_layers=not stays_gathered,
+        reshards_layers=not fields["stays_gathered"],
         casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
         single_rank=not nothing(1 - several),
         offload=offload,
         every=run.unrolled,
     )
     return FsdpLayout(
-        run=run,
-        kinds=tuple((title, unit(layer)) for _, title, layer in kinds.values()),
-        layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
-        root=fsdp_unit(run, before if ends else [*before, *after], ranks, offload=offload),
-        head=fsdp_unit(run, after, ranks, offload=offload) if ends else None,
-        head_grads=EMPTY if run.frozen or ends else sized(head, base.compute),
+        **fields,
+        root=unit(before if ends else [*before, *after]),
+        head=unit(after) if ends else None,
         reshards_root=reshards_root,
         several=several,
-        stays_gathered=stays_gathered,
         replicas=replicas,
-        offload=offload,
         instants=tuple(fsdp_instants(stack, run.micro_batches, shape)),
     )
 
@@ -217,7 +226,7 @@ class UnitPart(Struct, frozen=True):
     def of_root(self, plan: UnitLayout, size: Bytes, copies: Callable[[FsdpInstant], Num]) -> Entry:
         """`size` bytes of the root unit, with `copies` of them at each instant."""
         live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
-        return self._entry(plan.root_title, plan.root, size, live)
+        return self._entry(plan.ends[0][0], plan.root, size, live)
 
     def of_head(
         self,
@@ -282,10 +291,8 @@ def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Bytes, Callable[[], list
         shards = [parameter.shard for parameter in parameters_in_order(plan)]
         yield "model", sum(shards, EMPTY), lambda: shards
         return
-    for kind, (title, unit) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind) * unit.shard, None
-    for title, unit in plan.ends:
-        yield title, unit.shard, None
+    for title, count, unit in plan.units:
+        yield title, count * unit.shard, None
 
 
 def parameters_in_order(plan: FsdpLayout) -> Iterator[ParameterBytes]:

@@ -7,13 +7,14 @@ and there the copies count. A reduced gradient is freed on the GPU once its copy
 enqueued (torch 2.13 F/_fsdp_collectives.py:711-743), unless replicas still all-reduce it.
 
 Pinned tensors are rounded up to powers of two by torch's host allocator, which also keeps the
-blocks of freed gradients. Line numbers: torch 2.13, `F` as in gather.py.
+blocks of freed gradients. Line numbers: torch 2.13, `F` as in states.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry
@@ -24,7 +25,6 @@ from ...optimizers import FORLOOP
 from ...step.states import optimizer_entries
 from .instants import START
 from .layout import FsdpLayout, UnitLayout
-from .units import FsdpUnit
 
 PINNED = "ATen/core/CachingHostAllocator.h:300"
 PINNED_CODE = code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}")
@@ -32,6 +32,51 @@ CACHED_CODE = code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks sta
 PINNING_CODE = code("torch 2.13 nn/modules/module.py to_empty, F/_fully_shard.py _apply")
 CLIPPING_CODE = code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors")
 ADDED_CODE = code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy")
+
+
+class TrainedShards(Struct, frozen=True):
+    """Elements of all trained shards of a rank and of the largest one, and how many there are."""
+
+    total: Num
+    largest: Num
+    tensors: Num
+
+    def stepped(
+        self,
+        plan: UnitLayout,
+        bits: int,
+        implementation: str,
+        *,
+        clipping: bool = False,
+        sizes: Sequence[int] = (),
+    ) -> Iterator[Entry]:
+        """The optimizer's states and temporaries. `bits`: of a shard; `sizes`: elements of each, in
+        an unrolled run.
+        """
+        return optimizer_entries(
+            replace(plan.run, clipping=clipping),
+            self.total,
+            bits,
+            plan.step_instants,
+            implementation=plan.run.implementation or implementation,
+            largest=self.largest,
+            tensors=self.tensors,
+            sizes=tuple((size, 1) for size in sizes),
+        )
+
+
+def trained_shards(plan: UnitLayout, more: Iterable[Num] = ()) -> TrainedShards:
+    """The trained shards of all units, and `more` with these elements."""
+    total: Num = 0
+    largest: Num = 0
+    tensors: Num = 0
+    for _, count, unit in plan.units:
+        total = total + count * unit.trained_elements
+        tensors = tensors + count * unit.trained_tensors
+        largest = larger(largest, unit.largest_trained)
+    for elements in more:
+        total, tensors, largest = total + elements, tensors + 1, larger(largest, elements)
+    return TrainedShards(total, largest, tensors)
 
 
 def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -51,14 +96,6 @@ def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield Entry(name, COMM, size, live, source)
 
 
-def units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
-    """A title, the number of such units, and the unit."""
-    for kind, (title, unit) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind), unit
-    for title, unit in plan.ends:
-        yield title, 1, unit
-
-
 def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     """Parameters and gradients in pinned memory. `untied_head`: bytes of a tied head's own tensor,
     which is freed when it is tied again.
@@ -66,7 +103,7 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     steady = {i.step.name: 1 for i in plan.instants}
     always: dict[str, Num] = {START.name: 1, **steady}
     largest = EMPTY
-    for title, count, unit in units(plan):
+    for title, count, unit in plan.units:
         name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
         yield Entry(name, PARAM, size, always, PINNED_CODE, place=CPU)
         name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
@@ -76,36 +113,21 @@ def host_shard_entries(plan: FsdpLayout, untied_head: Bytes) -> Iterator[Entry]:
     yield Entry(name, PARAM, size, {START.name: 1}, PINNING_CODE, place=CPU)
 
 
-def host_step_entries(
-    plan: UnitLayout, total: Num, largest: Num, tensors: Num, bits: int
-) -> Iterator[Entry]:
-    """The optimizer on the host: its states and temporaries, in pageable memory.
-
-    total, largest: elements of all trained shards, and of the largest one
-    tensors: number of trained shards
-    bits: of a shard
+def host_step_entries(plan: UnitLayout, trained: TrainedShards, bits: int) -> Iterator[Entry]:
+    """The optimizer on the host: its states and temporaries, in pageable memory. `bits`: of a
+    shard.
 
     torch steps in a loop over CPU tensors by default (optim/optimizer.py:161-187:
     foreach is for GPUs). Clipping takes a norm of each tensor, and one tensor of all of them.
     """
-    run, instants = plan.run, tuple(instant.step for instant in plan.instants)
-    entries = optimizer_entries(
-        replace(run, clipping=False),
-        total,
-        bits,
-        instants,
-        largest=largest,
-        tensors=tensors,
-        implementation=run.implementation or FORLOOP,
-    )
-    for entry in entries:
+    for entry in trained.stepped(plan, bits, FORLOOP):
         if not nothing(entry.bytes):
             yield replace(entry, place=CPU)
-    if run.clipping:
-        live = {i.name: 1 for i in instants if i.instant.phase == OPTIMIZER}
-        size = sized(2 * tensors, bits)
+    if plan.run.clipping:
+        live = {i.name: 1 for i in plan.step_instants if i.instant.phase == OPTIMIZER}
+        size = sized(2 * trained.tensors, bits)
         yield Entry("gradient norms", TEMP, size, live, CLIPPING_CODE, place=CPU)
     later = [i for i in plan.instants if i.step.later]
     live = {i.step.name: 1 for i in later if i.action in ("scatter", "scatter.root")}
-    name, size = "a gradient that is added to the one before", sized(largest, bits)
+    name, size = "a gradient that is added to the one before", sized(trained.largest, bits)
     yield Entry(name, GRAD, size, live, ADDED_CODE, place=CPU)

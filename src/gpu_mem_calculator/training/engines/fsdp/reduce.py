@@ -5,7 +5,7 @@ Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -24,26 +24,13 @@ from .accumulation import (
     reduces,
 )
 from .instants import FsdpInstant
-from .layout import (
-    NO_LAYER,
-    SCATTER,
-    FsdpLayout,
-    LayerPicker,
-    UnitLayout,
-    UnitPart,
-    during,
-    one_layer,
-)
+from .layout import NO_LAYER, SCATTER, FsdpLayout, UnitLayout, UnitPart, during, one_layer
 from .units import FsdpUnit
 
 UNREDUCED = ("regather", "prefetch", "layer")  # the layer has not reduced its gradients yet
 REDUCE_CODE = code("torch 2.13 F/_fsdp_collectives.py:570-606 foreach_reduce")
 KEPT_CODE = code("torch 2.13 F/_fsdp_param_group.py:607-612: reduce_grads is false")
 HEAD_CODE = code("torch 2.13 F/_fsdp_state.py:411-415: the root reduces when backward is over")
-
-
-def _layer_during(action: str) -> LayerPicker:
-    return lambda instant: one_layer(instant.layer) if instant.action == action else NO_LAYER
 
 
 def _head_waits(plan: FsdpLayout, instant: FsdpInstant) -> Num:
@@ -68,16 +55,14 @@ def accumulated_entries(plan: FsdpLayout) -> Iterator[Entry]:
         made = ("reduce.root", "scatter.root")
         return accumulated_root(instant, made=made, freed=("scatter.root",))
 
-    def head_waits(instant: FsdpInstant) -> Num:
-        return 0 if instant.step.later else _head_waits(plan, instant)
-
     whole = UnitPart("accumulated gradients", GRAD, KEPT_CODE)
     yield from whole.of_layers(plan, attrgetter("grads"), layers)
     yield from whole.of_head(plan, attrgetter("grads"), lambda i: accumulated_head(i, top))
     yield whole.of_root(plan, plan.root.grads, root)
     if plan.head is None:
         head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
-        yield head.of_root(plan, plan.head_grads, head_waits)
+        waits = partial(_head_waits, plan)
+        yield head.of_root(plan, plan.head_grads, lambda i: 0 if i.step.later else waits(i))
 
 
 def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
@@ -127,8 +112,12 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
 
 def _whole_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """Whole gradients of one unit at a time; the head's wait for the embedding's."""
+
+    def reducing(instant: FsdpInstant) -> range:
+        return one_layer(instant.layer) if instant.action == "reduce" else NO_LAYER
+
     whole = UnitPart("whole gradients", GRAD, REDUCE_CODE)
-    yield from whole.of_layers(plan, attrgetter("grads"), _layer_during("reduce"))
+    yield from whole.of_layers(plan, attrgetter("grads"), reducing)
     if plan.head is None:
         head = UnitPart("whole gradients of the head", GRAD, HEAD_CODE)
         yield head.of_root(plan, plan.head_grads, partial(_head_waits, plan))
@@ -175,29 +164,47 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
         made = stays or instant.action == "scatter.head"
         return copies(instant, plan.head) if made and plan.head is not None else 0
 
-    def head_cast(instant: FsdpInstant) -> Num:
-        return int(instant.action == "scatter.head" and casts_again(instant))
-
     def root(instant: FsdpInstant) -> Num:
         return copies(instant, plan.root) if instant.action == "scatter.root" else 0
 
-    def root_cast(instant: FsdpInstant) -> Num:
-        return int(instant.action == "scatter.root" and casts_again(instant))
+    def end_cast(action: str) -> Callable[[FsdpInstant], Num]:
+        return lambda i: int(i.action == action and casts_again(i))
 
     output = UnitPart("reduce-scatter output", COMM, made, SCATTER)
     casted = UnitPart("reduced gradients, cast", COMM, cast, plan.cast_stream)
     yield from output.of_layers(plan, attrgetter("reduced"), outputs, copies)
     yield from casted.of_layers(plan, attrgetter("converted"), casts)
     yield from output.of_head(plan, attrgetter("reduced"), head)
-    yield from casted.of_head(plan, attrgetter("converted"), head_cast)
+    yield from casted.of_head(plan, attrgetter("converted"), end_cast("scatter.head"))
     yield output.of_root(plan, plan.root.reduced, root)
-    yield casted.of_root(plan, plan.root.converted, root_cast)
+    yield casted.of_root(plan, plan.root.converted, end_cast("scatter.root"))
 
 
 def has_old_grads(plan: UnitLayout, instant: FsdpInstant) -> bool:
     """Whether the last step's sharded gradients are alive at an instant of the first forward."""
     named, later = instant.step.instant, instant.step.later
     return plan.run.gradients_in_forward and named.phase == FORWARD and not (later or named.step)
+
+
+def reduced_layers(
+    plan: UnitLayout, instant: FsdpInstant, unreduced: Sequence[str], *, old: bool, adds: bool
+) -> range:
+    """The layers whose sharded gradients are alive.
+
+    unreduced: actions before which the layer at work has not reduced its gradients
+    old: those of the last step are, or the optimizer steps
+    adds: those of an earlier micro-batch are
+    """
+    top, action = len(plan.layers), instant.action
+    if old:
+        return range(top)
+    if not reduces(plan.run, instant):
+        return NO_LAYER
+    if adds or (instant.layer < 0 and instant.step.instant.phase != FORWARD):
+        return range(top)
+    if action in unreduced:
+        return range(instant.layer + 1, top)
+    return range(instant.layer, top) if action == "scatter" else NO_LAYER
 
 
 def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) -> Iterator[Entry]:
@@ -207,37 +214,31 @@ def sharded_gradient_entries(plan: FsdpLayout, tower: tuple[Bytes, ...] = ()) ->
     source = code("torch 2.13 F/_fsdp_collectives.py:696-709: views of the reduced output")
     top = len(plan.layers)
 
-    def reduced_layers(instant: FsdpInstant) -> range:
-        ended = instant.layer < 0 and instant.step.instant.phase != FORWARD
-        if has_old_grads(plan, instant) or instant.action == "optimizer":
-            return range(top)
-        if not reduces(plan.run, instant):
-            return NO_LAYER
-        if adds_shards(plan.run, instant) or ended:
-            return range(top)
-        if instant.action in UNREDUCED or instant.action == "reduce":
-            return range(instant.layer + 1, top)
-        return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
-
     def old(instant: FsdpInstant) -> bool:
-        held = adds_shards(plan.run, instant) or has_old_grads(plan, instant)
-        return held or instant.action == "optimizer"
+        return has_old_grads(plan, instant) or instant.action == "optimizer"
+
+    def kept(instant: FsdpInstant) -> bool:
+        return old(instant) or adds_shards(plan.run, instant)
+
+    def reduced(instant: FsdpInstant) -> range:
+        adds, unreduced = adds_shards(plan.run, instant), (*UNREDUCED, "reduce")
+        return reduced_layers(plan, instant, unreduced, old=old(instant), adds=adds)
 
     def reduced_head(instant: FsdpInstant) -> Num:
         below = instant.layer < top and instant.step.instant.phase != FORWARD
         made = (instant.action == "scatter.head" or below) and reduces(plan.run, instant)
-        return int(old(instant) or made)
+        return int(kept(instant) or made)
 
     def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
     def root(instant: FsdpInstant) -> Num:
         made = instant.action == "scatter.root" and reduces(plan.run, instant)
-        return int(old(instant) or made)
+        return int(kept(instant) or made)
 
     name, layers_stream = "sharded gradients", max(stream(unit) for _, unit in plan.kinds)
     part = UnitPart(name, GRAD, source, layers_stream)
-    yield from part.of_layers(plan, attrgetter("shard_grads"), reduced_layers)
+    yield from part.of_layers(plan, attrgetter("shard_grads"), reduced)
     part = UnitPart(name, GRAD, source, stream(plan.root))
     yield part.of_root(plan, plan.root.shard_grads, root)
     yield from part.of_head(plan, attrgetter("shard_grads"), reduced_head)

@@ -1,12 +1,5 @@
-"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, units at work.
-
-Start-up of FSDP2 from a model that has memory: `fully_shard` on each layer, then on the rest.
-
-Each call moves its parameters to the GPU, unless they are there, and copies this rank's shards out
-of them. The parameters are freed when it returns. A model on the meta device has no memory before
-its shards. torch 2.13 distributed/fsdp/_fully_shard: `F` in the sources.
-
-Gathered parameters: flat all-gather buffers, and the whole tensors copied out of them.
+"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, and of the units at work
+the flat all-gather buffers and the whole tensors copied out of them.
 
 Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
 """
@@ -19,16 +12,14 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ....ledger.ledger import COMM, CPU, PARAM, Entry, Instant
-from ....ledger.num import EMPTY, Bytes, Num, larger, nothing, sized
+from ....ledger.ledger import COMM, PARAM, Entry
+from ....ledger.num import EMPTY, Bytes, Num, nothing, sized
 from ....ledger.source import code
-from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....run.run import Run
 from ...optimizers import OPTIMIZERS
-from ...step.layer_groups import LayerGroup
-from ...step.states import buffer_entry, optimizer_entries
+from ...step.layer_groups import LayerGroups
+from ...step.states import buffer_entry
 from .cache import ShardEntries, cached_without_tokens
-from .flat.startup import HOST_CODE, MODEL, ROOT, TIED_CODE, wrapped_layers
 from .instants import START, FsdpInstant
 from .layout import (
     COPY_IN,
@@ -41,9 +32,10 @@ from .layout import (
     parameters_in_order,
     shard_rows,
 )
-from .offload import host_shard_entries, host_step_entries, staging_entries, units
-from .options import PRECISIONS, loss_outside, option, shard_ranks, unit_bits, wraps_tied_ends
+from .offload import host_shard_entries, host_step_entries, staging_entries, trained_shards
+from .options import PRECISIONS, loss_outside, shard_ranks, unit_bits, wraps_tied_ends
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
+from .startup import META, start_device, start_entries, startup_instants
 from .units import (
     FsdpUnit,
     UnitBits,
@@ -55,6 +47,7 @@ from .units import (
 )
 
 GATHERED = ("gather", "forward", "regather", "prefetch", "layer")  # the layer is gathered
+BELOW = ("prefetch", "layer", "reduce", "scatter")  # the layer below is in its flat buffer
 LOSS = ("loss", "loss.backward")
 
 
@@ -103,172 +96,80 @@ def _held_embedding(plan: FsdpLayout) -> Callable[[FsdpInstant], Num]:
     return held
 
 
+def _embedding_ahead(plan: FsdpLayout, instant: FsdpInstant) -> bool:
+    """Whether the embedding, as a unit, is prefetched for its backward."""
+    first = plan.head is not None and instant.layer == 0
+    return first and not plan.stays_gathered and instant.action in BELOW
+
+
+def cast_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """The cast shards that are copied into the flat buffers."""
+    source = code("torch 2.13 F/_fsdp_collectives.py:384-427: gone once they are copied in")
+
+    def layers(instant: FsdpInstant) -> range:
+        gathers = {"flat": instant.layer, "prefetch": instant.layer - 1}.get(instant.action)
+        return NO_LAYER if gathers is None else one_layer(gathers)
+
+    def root(instant: FsdpInstant) -> Num:
+        prefetched = instant.action == "prefetch" and _embedding_ahead(plan, instant)
+        return int(instant.action == "root.flat" or prefetched)
+
+    events = shard_copy_events if plan.offload and plan.run.unrolled else None
+    part = UnitPart("shards, cast", COMM, source, COPY_IN, events=events)
+    yield part.of_root(plan, plan.root.cast * plan.several, root)
+    yield from part.of_head(plan, lambda u: u.cast * plan.several, during("head.flat"))
+    yield from part.of_layers(plan, lambda u: u.cast * plan.several, layers)
+
+
+def _last_gathered(plan: FsdpLayout) -> set[str]:
+    """The actions between forward and backward at which the last layer's buffer is alive."""
+    reshards = not plan.stays_gathered
+    if plan.head is not None:
+        return {"head.flat", "head", *(("reduce.head", "scatter.head") if reshards else ())}
+    waits = wraps_tied_ends(plan.run) or _root_freed(plan)
+    again = {"loss.backward"} if reshards and not waits else set()
+    return again if loss_outside(plan.run) else again | {"loss"}
+
+
 def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """The flat buffers that units are gathered into, and the cast shards copied into them."""
+    """The flat buffers that units are gathered into."""
     source = code(
         "torch 2.13 F/_fsdp_collectives.py:351; kept and freed as in "
         "F/_fsdp_param_group.py:429-489, 584"
     )
-    cast = code("torch 2.13 F/_fsdp_collectives.py:384-427: gone once they are copied in")
-    top, several = len(plan.layers), plan.several
-    reshards = not plan.stays_gathered
-    below = dict.fromkeys(("prefetch", "layer", "reduce", "scatter"), 1) if reshards else {}
-    same = {"forward", *(("regather",) if reshards else ())}
-    ends = plan.head is not None
-    prefetched = ("reduce.head", "scatter.head") if ends else ("loss.backward",)
-    last = {"head.flat", "head"} if ends else {"loss"}  # the last layer's buffer is alive
-    last |= set(prefetched if reshards else ())
-    if not ends and loss_outside(plan.run):
-        last -= {"loss"}
-    if wraps_tied_ends(plan.run) or _root_freed(plan):
-        last -= {"loss.backward"}
+    last, reshards = _last_gathered(plan), not plan.stays_gathered
 
-    def buffers(instant: FsdpInstant) -> range:
+    def layers(instant: FsdpInstant) -> range:
         layer, action = instant.layer, instant.action
         if action in ("flat", "gather"):
             return range(layer - 1, layer + 1)
         if action in last:
-            return one_layer(top - 1)
-        if action in same or action in below:
-            return one_layer(layer - below.get(action, 0))
-        return NO_LAYER
-
-    def casts(instant: FsdpInstant) -> range:
-        gathers = {"flat": instant.layer, "prefetch": instant.layer - 1}.get(instant.action)
-        return NO_LAYER if gathers is None else one_layer(gathers)
-
-    def below_layers(instant: FsdpInstant) -> bool:
-        """Whether the embedding, as a unit, is prefetched for its backward."""
-        return ends and reshards and instant.layer == 0 and instant.action in below
+            return one_layer(len(plan.layers) - 1)
+        if action == "forward" or (reshards and action == "regather"):
+            return one_layer(layer)
+        return one_layer(layer - 1) if reshards and action in BELOW else NO_LAYER
 
     def root(instant: FsdpInstant) -> Num:
         first = instant.action in ("flat", "gather") and instant.layer == 0
         own = instant.action in ("root.flat", "root", "root.out", "root.again")
-        return int(first or own or below_layers(instant))
+        return int(first or own or _embedding_ahead(plan, instant))
 
-    def root_cast(instant: FsdpInstant) -> Num:
-        prefetched = instant.action == "prefetch" and below_layers(instant)
-        return int(instant.action == "root.flat" or prefetched)
-
-    events = shard_copy_events if plan.offload and plan.run.unrolled else None
-    shards = UnitPart("shards, cast", COMM, cast, COPY_IN, events=events)
-    yield shards.of_root(plan, plan.root.cast * several, root_cast)
-    yield from shards.of_head(plan, lambda u: u.cast * several, during("head.flat"))
-    yield from shards.of_layers(plan, lambda u: u.cast * several, casts)
-    buffer = UnitPart("all-gather buffer", COMM, source, COPY_IN)
-    yield buffer.of_root(plan, plan.root.gathered * several, root)
+    part = UnitPart("all-gather buffer", COMM, source, COPY_IN)
+    yield part.of_root(plan, plan.root.gathered * plan.several, root)
     # the last buffer is freed when the root returns, which in transformers computes the loss
     held = during("head.flat", "head", *(() if loss_outside(plan.run) else ("loss",)))
-    yield from buffer.of_head(plan, lambda u: u.gathered * several, held)
-    yield from buffer.of_layers(plan, lambda u: u.gathered * several, buffers)
-
-
-WHOLE_CODE = code("torch 2.13 F/_fsdp_init.py:369, F/_fsdp_param.py:334: freed after the call")
-SHARD_CODE = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
-META = "meta"
-
-
-def start_device(plan: FsdpLayout) -> str:
-    """Where the model is before it is sharded."""
-    return str(option(plan.run, "init_device") or META)
-
-
-def startup_instants(plan: FsdpLayout) -> tuple[Instant, ...]:
-    """The instants before the step; an unrolled run has one, whose events contain the others."""
-    where = start_device(plan)
-    if where == META or plan.run.unrolled:
-        return (START,)
-    whole = (MODEL,) if where == "cuda" else ()
-    return (*whole, *wrapped_layers(plan, where), ROOT, START)
-
-
-def start_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """Shards, and the parameters before they are sharded."""
-    where = start_device(plan)
-    if where == "cpu":
-        size = sum((_whole(unit) for unit in _units(plan)), EMPTY)
-        live: dict[str, Num] = {START.name: 1}
-        yield Entry("model before it is sharded", PARAM, size, live, HOST_CODE, place=CPU)
-    if plan.run.unrolled:
-        yield _shards_in_order(plan, where)
-        return
-    layers, on_gpu = tuple(wrapped_layers(plan, where)), where == "cuda"
-    names = (START.name, *(i.step.name for i in plan.instants))
-    for kind, (title, unit) in enumerate(plan.kinds):
-        total = plan.layers.count(kind)
-        made: dict[str, Num] = {i.name: i.before[kind] + (i.kind == kind) for i in layers}
-        made |= dict.fromkeys((ROOT.name, *names), total)
-        yield Entry(f"{title}: sharded parameters", PARAM, unit.shard, made, SHARD_CODE)
-        left = {MODEL.name: total, **{i.name: total - i.before[kind] for i in layers}}
-        live = dict(left) if on_gpu else {i.name: 1 for i in layers if i.kind == kind}
-        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
-    before = (MODEL.name, *(i.name for i in layers)) if on_gpu else ()
-    for title, unit in plan.ends:
-        live = dict.fromkeys((ROOT.name, *names), 1)
-        yield Entry(f"{title}: sharded parameters", PARAM, unit.shard, live, SHARD_CODE)
-        live = dict.fromkeys((ROOT.name, *before), 1)
-        yield Entry(f"{title}: unsharded parameters", PARAM, _whole(unit), live, WHOLE_CODE)
-    if on_gpu and plan.run.arch.tied:
-        name = "head before it is tied to the embedding"
-        yield Entry(name, PARAM, _table(plan), {MODEL.name: 1}, TIED_CODE)
-
-
-def _whole(unit: FsdpUnit) -> Bytes:
-    return sum((parameter.original for parameter in unit.parameters), EMPTY)
-
-
-def _table(plan: FsdpLayout) -> Bytes:
-    """Bytes of the embedding, as it is stored."""
-    return sized(plan.run.arch.embedding[0].numel, PRECISIONS[plan.run.precision][0])
-
-
-def _units(plan: FsdpLayout) -> Iterator[FsdpUnit]:
-    """Every unit in the order in which it is sharded."""
-    for kind in plan.layers:
-        yield plan.kinds[kind][1]
-    for _, unit in plan.ends:
-        yield unit
-
-
-def _shards_in_order(plan: FsdpLayout, where: str) -> Entry:
-    """All shards as one entry, with the events of start-up."""
-    size = sum((unit.shard for unit in _units(plan)), EMPTY)
-    live: dict[str, Num] = dict.fromkeys((START.name, *(i.step.name for i in plan.instants)), 1)
-    script = _events(plan, where)
-    return Entry("model: sharded parameters", PARAM, size, live, SHARD_CODE, script=script)
-
-
-def _events(plan: FsdpLayout, where: str) -> BlockEvents:
-    """Allocations and frees of start-up. An embedding that is a unit stays until the head is
-    sharded, too: a variable refers to its weight (accelerate 1.15.0 utils/fsdp_utils.py
-    fsdp2_prepare_model: input_weight).
-    """
-    recorder, units = EventRecorder(), list(_units(plan))
-    made: list[list[int]] = []
-    if where == "cuda":
-        made = [[recorder.weight(p.original) for p in unit.parameters] for unit in units]
-        if plan.run.arch.tied:
-            recorder.over((recorder.weight(_table(plan)),))
-    kept: list[int] = []
-    named: list[int] = []
-    for index, unit in enumerate(units):
-        whole = made[index] if made else [recorder.weight(p.original) for p in unit.parameters]
-        kept += [recorder.weight(parameter.shard) for parameter in unit.parameters]
-        if unit is plan.root and plan.head is not None:
-            named = whole
-        else:
-            recorder.over(whole)
-    recorder.over(named)
-    return recorder.forward_only(kept)
+    yield from part.of_head(plan, lambda u: u.gathered * plan.several, held)
+    yield from part.of_layers(plan, lambda u: u.gathered * plan.several, layers)
 
 
 @cached_without_tokens
-def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
     plan = fsdp_layout(run, stack)
     units = (
         *staging_entries(plan),
         *gathered_entries(plan),
+        *cast_entries(plan),
         *buffer_entries(plan),
         *reduced_entries(plan),
         *output_entries(plan),
@@ -326,31 +227,13 @@ def _host_shards(plan: FsdpLayout) -> Iterator[Entry]:
 def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
     run, (_, adapter_bits) = plan.run, unit_bits(plan.run)
-    total: Num = 0
-    largest: Num = 0
-    tensors: Num = 0
-    for _, count, unit in units(plan):
-        total = total + count * unit.trained_elements
-        tensors = tensors + count * unit.trained_tensors
-        largest = larger(largest, unit.largest_trained)
     tower = tower_shards(run, shard_ranks(run)) if run.trained_tower else []
-    for elements in tower:
-        total, tensors = total + elements, tensors + 1
-        largest = larger(largest, elements)
+    trained = trained_shards(plan, tower)
     if plan.offload:
-        yield from host_step_entries(plan, total, largest, tensors, adapter_bits.stored)
+        yield from host_step_entries(plan, trained, adapter_bits.stored)
         return
-    name = run.implementation or OPTIMIZERS[run.optimizer].default
     parameters = parameters_in_order(plan) if run.unrolled else ()
     sizes = [int(parameter.elements) for parameter in parameters if parameter.trained]
     sizes += map(int, tower) if run.unrolled else ()
-    yield from optimizer_entries(
-        run,
-        total,
-        adapter_bits.stored,
-        plan.step_instants,
-        implementation=name,
-        largest=largest,
-        tensors=tensors,
-        sizes=tuple((size, 1) for size in sizes),
-    )
+    default, bits = OPTIMIZERS[run.optimizer].default, adapter_bits.stored
+    yield from trained.stepped(plan, bits, default, clipping=run.clipping, sizes=sizes)

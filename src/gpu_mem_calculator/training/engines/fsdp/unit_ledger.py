@@ -1,31 +1,31 @@
 """The ledger of a rank, of either version of FSDP.
 
-A full state dict of a sharded model on rank 0, in the dtype of the shards.
-
-Version 2 gathers one parameter at a time (torch 2.13 distributed/_state_dict_utils.py
-_gather_state_dict, which accelerate 1.15.0 accelerator.py get_state_dict calls with cpu_offload).
-Version 1 gathers one unit at a time and copies it to the host, where its parameters are cloned; the
-root's copy stays until all layers are done (torch 2.13 distributed/fsdp/_state_dict_utils.py
-_full_pre_state_dict_hook, _full_post_state_dict_hook; _flat_param.py to_cpu).
+A run that saves gathers a full state dict on rank 0, in the dtype of the shards. Version 2 gathers
+one parameter at a time (torch 2.13 distributed/_state_dict_utils.py _gather_state_dict, which
+accelerate 1.15.0 accelerator.py get_state_dict calls with cpu_offload). Version 1 gathers one unit
+at a time and copies it to the host, where its parameters are cloned; the root's copy stays until
+all layers are done (torch 2.13 distributed/fsdp/_state_dict_utils.py _full_pre_state_dict_hook,
+_full_post_state_dict_hook; _flat_param.py to_cpu).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import Ledger, Writer
-from ....ledger.num import Bytes, larger, sized
+from ....ledger.num import larger, sized
 from ....ledger.source import code
 from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.run import Precision, Run
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.block_events import BlockRun, block_runs
-from ...step.layer_groups import LayerGroup, layer_groups
+from ...step.layer_groups import LayerGroups, layer_groups
 from ...step.saving import with_saving
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
@@ -44,9 +44,7 @@ def with_full_state_dict(run: Run, plan: Any, ledger: Ledger) -> Ledger:
     bits = PRECISIONS[run.precision][0]
     model = sized(run.scaled(run.arch.num_parameters), bits)
     if option(run, "fsdp_version") == 1:
-        largest: Bytes = plan.root.flat
-        for _, unit in plan.kinds:
-            largest = larger(largest, unit.flat)
+        largest = reduce(larger, (unit.flat for _, unit in plan.kinds), plan.root.flat)
         return with_saving(run, ledger, largest, model + plan.root.flat, UNIT_CODE)
     whole = sized(run.scaled(run.arch.largest_weight), bits)
     return with_saving(run, ledger, whole, model, PARAMETER_CODE)
@@ -56,15 +54,13 @@ class FsdpVersion(Struct, frozen=True):
     """What a version of FSDP does in its own way; each function takes the version's layout.
 
     states: the entries of a run's parameters
-    gradients: when the whole gradients of a block are freed, as in `StageWalks`
-    walks: of layers and head
+    walks: of layers and head, which say when the whole gradients of a block are freed
     until: the instant up to which the whole gradients of a block stay alive
     writer: writes the stream; None is the usual way
     """
 
     states: MakeEntries
-    gradients: Callable[[Run], str]
-    walks: Callable[[Run, BlockSetting, tuple[LayerGroup, ...]], StageWalks]
+    walks: Callable[[Run, BlockSetting, LayerGroups], StageWalks]
     until: Callable[[Any, FsdpInstant], str]
     writer: Callable[[Any], Callable[[Ledger], Writer] | None]
 
@@ -78,8 +74,7 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     plan = states.plan
     instants = plan.step_instants
     setting = block_setting(computed, Precision(compute, compute))
-    gradients = version.gradients(run)
-    walks = replace(version.walks(computed, setting, stack), gradients=gradients)
+    walks = version.walks(computed, setting, stack)
     entries = (
         *states.shards,
         *between_entries(plan, walks),
@@ -95,7 +90,7 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
 
 
 def _block_runs(
-    plan: Any, stack: tuple[LayerGroup, ...], walks: StageWalks, version: FsdpVersion
+    plan: Any, stack: LayerGroups, walks: StageWalks, version: FsdpVersion
 ) -> dict[str, BlockRun]:
     """The block of each instant of an unrolled run. Whole gradients stay alive until they are
     copied into what is reduced.

@@ -64,9 +64,7 @@ class FsdpUnit(Struct, frozen=True, kw_only=True):
 
     shard: Bytes = EMPTY  # the parameters it stores
     cast: Bytes = EMPTY  # their copy in the compute dtype, where that is another one
-    gathered: Bytes = (
-        EMPTY  # whole parameters in the compute dtype; the all-gather buffer is as big
-    )
+    gathered: Bytes = EMPTY  # whole parameters in the compute dtype; as big as the flat buffer
     grads: Bytes = EMPTY  # whole gradients in the compute dtype
     last_grad: Bytes = EMPTY  # the whole gradient of the last parameter
     reduce_in: Bytes = EMPTY  # reduce-scatter's flat input, in the reduce dtype
@@ -79,6 +77,11 @@ class FsdpUnit(Struct, frozen=True, kw_only=True):
     pinned_grads: Bytes = EMPTY  # and of their gradients
     staging: Bytes = EMPTY  # what one rank alone needs beyond `gathered` while it gathers
     parameters: tuple[ParameterBytes, ...] = ()
+
+    @property
+    def originals(self) -> tuple[Bytes, ...]:
+        """Bytes of each parameter before it is sharded."""
+        return tuple(parameter.original for parameter in self.parameters)
 
     @property
     def trained_tensors(self) -> int:
@@ -197,13 +200,9 @@ def _pinned_bytes(parameters: Sequence[ParameterBytes]) -> dict[str, Num]:
     """Blocks of pinned host memory, which are powers of two
     (ATen/core/CachingHostAllocator.h:300).
     """
-    pinned: Num = 0
-    grads: Num = 0
-    for parameter in parameters:
-        block = power_of_two(parameter.shard)
-        pinned = pinned + block
-        grads = grads + block if parameter.trained else grads
-    return {"pinned": pinned, "pinned_grads": grads}
+    blocks = [(power_of_two(parameter.shard), parameter.trained) for parameter in parameters]
+    grads = sum(block for block, trained in blocks if trained)
+    return {"pinned": sum(block for block, _ in blocks), "pinned_grads": grads}
 
 
 def adapter_weights(linear: Linear, adapter: Adapter) -> Iterator[Weight]:

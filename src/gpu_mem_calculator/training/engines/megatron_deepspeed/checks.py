@@ -17,47 +17,32 @@ def model_problems(run: Run, title: str) -> Iterator[str]:
     kernels and DeepSpeed's fused optimizers.
     """
     if run.options["transformer_implementation"] == ENGINE:
-        yield (
-            f"engine.transformer_implementation={ENGINE!r}: {title} runs its own layers; "
-            f"set it to {LOCAL!r}"
-        )
-    layers = [layer for layer, _, _ in run.arch.runs]
-    family = run.arch.family
+        why = f"{title} runs its own layers"
+        yield f"engine.transformer_implementation={ENGINE!r}: {why}; set it to {LOCAL!r}"
+    layers, arch = [layer for layer, _, _ in run.arch.runs], run.arch
+    lacks = f"{title} does not have"
+    one_each = all({place for place, _ in layer.norms} == {"pre", "pre_mlp"} for layer in layers)
+    why = ""
     if any(not isinstance(layer.mlp, Mlp) for layer in layers):
-        yield (
-            f"model family {family!r} has experts, which {title} runs in DeepSpeed's MoE layer; "
-            "that is not modelled; try megatron_lm"
-        )
+        why = f"experts, which {title} runs in DeepSpeed's MoE layer; that is not modelled"
     elif any(not isinstance(layer.mixer, Attention) for layer in layers):
-        yield (
-            f"model family {family!r} has latent attention or a state-space mixer, which {title} "
-            "does not have; try megatron_lm"
-        )
+        why = f"latent attention or a state-space mixer, which {lacks}"
     elif any(not _plain(layer.mixer) for layer in layers):
-        yield (
-            f"model family {family!r} has norms or sizes inside attention that {title} does not "
-            "have; try megatron_lm"
+        why = f"norms or sizes inside attention that {lacks}"
+    elif not one_each or arch.final_norm is None or arch.embedding_norm is not None:
+        why = (
+            "other norms than one before attention, one before the MLP and one at the end, "
+            f"which {lacks}"
         )
-    elif (
-        any({place for place, _ in layer.norms} != {"pre", "pre_mlp"} for layer in layers)
-        or run.arch.final_norm is None
-        or run.arch.embedding_norm is not None
-    ):
-        yield (
-            f"model family {family!r} has other norms than one before attention, one before the "
-            f"MLP and one at the end, which {title} does not have; try megatron_lm"
-        )
+    if why:
+        yield f"model family {arch.family!r} has {why}; try megatron_lm"
     adam = run.optimizer in FUSED_ADAM
     if run.options["zero_stage"] == 0 and run.precision != "fp32" and not adam:
-        yield (
-            f"training.optimizer={run.optimizer} at zero_stage 0 in 16 bits is not modelled, "
-            "only fused Adam is; try zero_stage 1"
-        )
+        why = "at zero_stage 0 in 16 bits is not modelled, only fused Adam is"
+        yield f"training.optimizer={run.optimizer} {why}; try zero_stage 1"
     if run.implementation not in ("", "fused"):
-        yield (
-            f"training.optimizer_implementation={run.implementation}: {title} runs DeepSpeed's "
-            "fused optimizers; leave it out"
-        )
+        why = f"{title} runs DeepSpeed's fused optimizers"
+        yield f"training.optimizer_implementation={run.implementation}: {why}; leave it out"
 
 
 def _plain(mixer: object) -> bool:

@@ -2,9 +2,7 @@
 
 deepspeedai/Megatron-DeepSpeed 6acc370a with DeepSpeed 0.19.8. Its training script runs ZeRO 0 and 1
 under DeepSpeed's PipelineEngine, with one stage or more, and ZeRO 2 and 3 without
-(--no-pipeline-parallel).
-
-The ZeRO layout of one rank: Megatron's shards are the parameters that DeepSpeed trains.
+(--no-pipeline-parallel). The parameters that DeepSpeed trains on a rank are Megatron's shards.
 """
 
 from __future__ import annotations
@@ -23,31 +21,24 @@ from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...step.activations import StageWalks, block_entries
-from ...step.instants import StepInstant, step
-from ...step.layer_groups import LayerGroup, overlap
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
-from ...step.workspaces import workspace_entries
-from ..deepspeed import pipeline, reduce_at_end, stage12
-from ..deepspeed.coordinator import GatherLimits
 from ..deepspeed.engine import zero_streams
-from ..deepspeed.first_gradient import first_hook, hook_entries
-from ..deepspeed.layout import Runs, ZeroLayout, listed, startup_instants, with_hooks
-from ..deepspeed.ledger import instants_and_entries
+from ..deepspeed.layout import Runs, ZeroLayout, listed, stage_instants, with_hooks
+from ..deepspeed.ledger import instants_and_entries, stepwise_ledger
 from ..deepspeed.modules import trainable_runs
 from ..deepspeed.options import OPTIMIZERS
-from ..deepspeed.states import state_entries
-from ..deepspeed.stream_ledger import rank_factory, unrolled_ledger
+from ..deepspeed.options import OPTIONS as DEEPSPEED
+from ..deepspeed.reduce_at_end import end_reduced_ledger, first_hook
+from ..deepspeed.stream_ledger import unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
 from ..megatron_lm.options import LOCAL, bits
+from ..megatron_lm.options import OPTIONS as MEGATRON
 from .checks import model_problems
 from .model_inputs import model_input_entries
 from .shards import rank_layer, rank_run, vectors
 from .walks import walks
-
-LIMITS = GatherLimits()
-"""How many parameters stage 3 keeps gathered: DeepSpeed's defaults (zero/config.py)."""
-GROUP = 1_000_000_000
-"""Elements of a sub-group of stage 3: sub_group_size in zero/config.py."""
 
 
 def piped(run: Run) -> bool:
@@ -86,18 +77,11 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
         trained_width=width,
         ranks=run.mesh.dp,
         trainable=listed(runs),
-        frozen=0,
         runs=runs,
         counts=dict(counts),
-        frozen_counts={},
-        instants=(),
         bucket=int(run.options["reduce_bucket_size"]),
         overlap=not piped(run) and bool(level == 3 if overlaps is None else overlaps),
-        contiguous=True,
         offload=place,
-        offload_param="none",
-        pinned=False,
-        implementation="fused",
         pipeline=piped(run),
         layers=len(run.arch.layers) // run.mesh.pp if piped(run) else None,
         first=stage.first,
@@ -110,15 +94,12 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
 
 
 TITLE = "Megatron+DeepSpeed"
+OF_ZERO = ("zero_stage", "offload_optimizer", "reduce_bucket_size", "overlap_comm")
+OF_SCORES = ("masked_softmax_fusion", "attention_softmax_in_fp32")
 OPTIONS: dict[str, Any] = {
-    "zero_stage": 0,
-    "offload_optimizer": "none",
-    "reduce_bucket_size": 500_000_000,
-    "overlap_comm": None,  # None: on in stage 3, off below
+    **{key: DEEPSPEED[key] for key in OF_ZERO},
     "transformer_implementation": LOCAL,
-    "masked_softmax_fusion": True,
-    "attention_softmax_in_fp32": True,
-    "make_vocab_size_divisible_by": 128,
+    **{key: MEGATRON[key] for key in (*OF_SCORES, "make_vocab_size_divisible_by")},
 }
 
 
@@ -128,7 +109,7 @@ class RankPart(Struct, frozen=True):
     run: Run
     plan: ZeroLayout
     stage: PipelineStage
-    stack: tuple[LayerGroup, ...]
+    stack: LayerGroups
     walks: StageWalks
 
 
@@ -159,10 +140,8 @@ def problems(run: Run) -> Iterator[str]:
     elif place == "cpu" and stage == 0:
         yield "engine.offload_optimizer='cpu' needs ZeRO; try zero_stage 1"
     if run.virtual_stages > 1:
-        yield (
-            f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
-            "not interleave; set it to 1"
-        )
+        why = "DeepSpeed's pipeline does not interleave"
+        yield f"parallelism.virtual_pipeline_size={run.virtual_stages}: {why}; set it to 1"
 
 
 def ledger(run: Run) -> Ledger:
@@ -180,67 +159,37 @@ def ledger(run: Run) -> Ledger:
     part = RankPart(run, plan_of(run, rank, stage), stage, stack, stage_walks)
     if not piped(run) and not run.unrolled:
         return _rolled_ledger(part)
-    instants = step(
-        tuple(b.stretch for b in stack),
-        micro_batches=run.micro_batches,
-        head=stage.last,
-        embedding=stage.first,
-        flight=stage.flight,
-        every=run.unrolled,
-    )
+    instants = stage_instants(part.plan, stack)
     if run.unrolled:
         plan = replace(part.plan, instants=_with_epilogue(instants))
-        rank_maker = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
-        beside = partial(_stream_entries, replace(part, plan=plan))
-        return unrolled_ledger(plan, stack, stage_walks, beside, rank_maker)
+        beside = partial(_model_entries, replace(part, plan=plan))
+        return unrolled_ledger(plan, stack, stage_walks, beside)
     several = len(stage_walks.head.hooks) > first_hook(part.plan)
     plan = replace(part.plan, instants=with_hooks(instants, head=several))
-    return _end_reduced_ledger(replace(part, plan=plan))
+    saved = block_entries(plan.run, stack, plan.instants, stage_walks)
+    more = model_input_entries(run, plan, stage, plan.instants, embedding_runs=False)
+    return end_reduced_ledger(plan, stack, stage_walks, saved, more)
 
 
-def _with_epilogue(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+def _with_epilogue(instants: Instants) -> Instants:
     """The instants of an unrolled step, and after backward the one that reduces gradients."""
     step_hooks = ("optimizer.norm", "optimizer.cast")
     hooked = with_hooks(instants, head=False)
     return tuple(instant for instant in hooked if instant.instant.where not in step_hooks)
 
 
-def _stream_entries(
-    part: RankPart, instants: tuple[StepInstant, ...], stage_walks: StageWalks
-) -> Iterator[Entry]:
-    """Entries of an unrolled run that are neither block events nor DeepSpeed's tensors."""
+def _model_entries(part: RankPart, instants: Instants, stage_walks: StageWalks) -> Iterator[Entry]:
+    """Entries that are neither events of blocks at work nor DeepSpeed's tensors."""
     yield from block_entries(part.plan.run, part.stack, instants, stage_walks)
     yield from model_input_entries(part.run, part.plan, part.stage, instants, embedding_runs=True)
 
 
 def _rolled_ledger(part: RankPart) -> Ledger:
     """ZeRO 2 and 3: each gradient is copied into a bucket as soon as backward has made it."""
-    run, stack, stage_walks = part.run, part.stack, part.walks
-    instants, working = instants_and_entries(part.plan, stack, stage_walks, LIMITS)
+    instants, working = instants_and_entries(part.plan, part.stack, part.walks)
     plan = replace(part.plan, instants=instants)
-    entries = (
-        *state_entries(plan, LIMITS, GROUP, zero_init=True),
-        *block_entries(plan.run, stack, instants, stage_walks),
-        *model_input_entries(run, plan, part.stage, instants, embedding_runs=True),
-        *working,
-        *workspace_entries(run, instants),
-    )
-    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
-
-
-def _end_reduced_ledger(part: RankPart) -> Ledger:
-    """ZeRO 0 and 1 in the PipelineEngine: gradients stay until the whole backward is over."""
-    plan, stack, stage_walks = part.plan, part.stack, part.walks
-    entries = (
-        *state_entries(plan, LIMITS, GROUP, zero_init=True),
-        *stage12.whole_gradients(plan, stack),
-        *reduce_at_end.reduction_entries(plan, stack, stage_walks),
-        *block_entries(plan.run, stack, plan.instants, stage_walks),
-        *hook_entries(plan, stage_walks),
-        *model_input_entries(part.run, plan, part.stage, plan.instants, embedding_runs=False),
-        *pipeline.pipeline_workspaces(plan, stack),
-    )
-    return Ledger((*startup_instants(), *(b.instant for b in plan.instants)), entries)
+    saved = _model_entries(replace(part, plan=plan), instants, part.walks)
+    return stepwise_ledger(plan, saved, working)
 
 
 def parameters(run: Run) -> Num:

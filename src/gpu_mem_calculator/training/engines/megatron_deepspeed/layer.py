@@ -1,15 +1,12 @@
-"""The operations of one layer of Megatron-DeepSpeed, and of the head after the last layer.
+"""The operations of one layer of Megatron-DeepSpeed, with their weights and biases, and of the head
+after the last layer.
 
-Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a, megatron/model/transformer.py where no file
-is named.
-
-The operations that Megatron-DeepSpeed's layers are made of, with their weights and biases.
-
-Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a (paths under megatron/), a fork of Megatron-LM
-of 2023. Differences from Megatron-Core 0.19: each gradient of a norm or bias is a separate tensor,
-which DeepSpeed's optimizers hold; bias + GeLU and bias + dropout + add run operation by
-operation, because `torch.jit` no longer has a fuser (torch 2.11; initialize.py:320
-set_jit_fusion_options switches NNC off and asks for nvFuser, which torch has removed).
+Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a, a fork of Megatron-LM of 2023 (paths under
+megatron/), of model/transformer.py where no file is named. Differences from Megatron-Core 0.19:
+each gradient of a norm or bias is a separate tensor, which DeepSpeed's optimizers hold; bias + GeLU
+and bias + dropout + add run operation by operation, because `torch.jit` no longer has a fuser
+(torch 2.11; initialize.py:320 set_jit_fusion_options switches NNC off and asks for nvFuser, which
+torch has removed).
 """
 
 from __future__ import annotations

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from ....ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
 from ....ledger.num import Bytes, Num, holds, larger, nothing, sized, smaller
 from ....ledger.source import Source, code
+from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....pytorch.modelling.megatron.ops import MegatronSetting
 from ....run.phases import BACKWARD, FORWARD
 from ....run.recompute import FULL
 from ....run.run import Run
-from ...step.instants import StepInstant, in_flight
+from ...step.instants import Instants, StepInstant, in_flight
 from ...step.pipeline import PipelineStage
 from ..deepspeed.layout import BUILD, SETUP, ZeroLayout
+from ..megatron_lm.model_inputs import score_bytes
 from ..megatron_lm.shards import local_vocab
 from .walks import CODE, embedding_backward, rank_setting
 
@@ -36,12 +38,7 @@ Live = dict[str, Num]
 
 
 def model_input_entries(
-    run: Run,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    instants: tuple[StepInstant, ...],
-    *,
-    embedding_runs: bool,
+    run: Run, plan: ZeroLayout, stage: PipelineStage, instants: Instants, *, embedding_runs: bool
 ) -> Iterator[Entry]:
     """All entries of this module, at these instants.
 
@@ -79,9 +76,7 @@ def buffers(run: Run) -> Num:
     return smaller(larger(flight, 2), run.micro_batches)
 
 
-def _batch(
-    run: Run, plan: ZeroLayout, stage: PipelineStage, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _batch(run: Run, plan: ZeroLayout, stage: PipelineStage, instants: Instants) -> Iterator[Entry]:
     """Ids, positions, labels and masks.
 
     The PipelineEngine copies a batch when it loads it, and that copy stays until the next batch
@@ -110,18 +105,15 @@ def _tables(
 ) -> Iterator[Entry]:
     """Rotary tables, and the global buffer: baddbmm's input, and the gathered inputs."""
     mixers = [block.layer.mixer for block in stage.blocks]
-    rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
     # frequencies in fp32; cosines and sines as the activations are
-    size = sized(run.seq * rotary, 32 + 2 * setting.bits)
+    size = sized(run.seq * rotary_width(mixers, latent=False), 32 + 2 * setting.bits)
     yield from _entry("rotary tables", RUNTIME, size, always, ROTARY_CODE)
-    heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
-    scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
-    size = larger(scores, setting.full_bytes(setting.hidden))
+    size = larger(score_bytes(setting, mixers), setting.full_bytes(setting.hidden))
     yield from _entry("global memory buffer", COMM, size, always, BUFFER_CODE)
 
 
 def _embedding(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """The tensors that the embedding saves for each micro-batch in flight.
 
@@ -140,9 +132,7 @@ def _embedding(
         yield from _entry(name, ACT, rest, live, OUTPUT_CODE)
 
 
-def _embedding_backward(
-    run: Run, plan: ZeroLayout, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _embedding_backward(run: Run, plan: ZeroLayout, instants: Instants) -> Iterator[Entry]:
     """The embedding's backward as entries, where its events are not run.
 
     From the second micro-batch on, the head's gradient of a shared table waits for the embedding's.
@@ -161,7 +151,7 @@ def _embedding_backward(
 
 
 def _logits(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """fp32 logits, the last stage's output, alive until the next ones take their buffer.
 
@@ -173,17 +163,15 @@ def _logits(
     live: Live = {b.name: places * stage.last for b in instants}
     yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
     alone = stage.last * (1 - stage.first)
-    live = {b.name: alone * (places - int(_runs_backward(b))) for b in instants}
+    back = [b.name for b in instants if b.instant.phase == BACKWARD]
+    back = [name for name in back if not name.endswith("epilogue")]
+    live = {b.name: alone * (places - int(b.name in back)) for b in instants}
     size = sized(2 * setting.local_tokens * setting.hidden, setting.bits)
     yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
 
 
-def _runs_backward(instant: StepInstant) -> bool:
-    return instant.instant.phase == BACKWARD and instant.instant.where != "epilogue"
-
-
 def _between_stages(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Tensors that stages send each other; one buffer receives activations and gradients (:1284).
 
@@ -202,10 +190,10 @@ def _between_stages(
     back: Live = {b.name: 1 for b in instants if at_work(b) and b.instant.phase == BACKWARD}
     less = {name: 1 - counted[name] for name in back}
     part = whole // parts
-    rows = [("activations or gradients received", COMM, part, always, "1284")]
+    received = always if parts > 1 else always | less
+    rows = [("activations or gradients received", COMM, part, received, "1284")]
     if parts == 1:
-        rows = [
-            (*rows[0][:3], always | less, "1284"),
+        rows += [
             ("stage inputs", ACT, whole * before, working, "1128"),
             ("stage outputs", ACT, whole * after, working, "750"),
         ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import pairwise
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.num import EMPTY, Bytes, holds, larger, nothing, sized
 from ....ledger.remember import remembered
 from ....ledger.source import code
-from ....models.arch.arch import Layer
 from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....pytorch.autograd.reductions import embedding_sort_workspace
 from ....pytorch.autograd.walk import BlockWalk
@@ -53,14 +55,10 @@ def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWal
 
 def _layer(run: Run, block: LayerGroup) -> BlockWalk:
     setting = rank_setting(run, selective=block.recompute == SELECTIVE)
-    return _cached_walk(setting, block.layer, block.recompute == FULL)
+    return _layer_walk(setting, block.layer, checkpointed=block.recompute == FULL)
 
 
-@remembered(256)
-def _cached_walk(setting: MegatronSetting, layer: Layer, checkpointed: bool) -> BlockWalk:
-    return layer_walk(setting, layer, checkpointed=checkpointed)
-
-
+_layer_walk = remembered(256)(layer_walk)
 _head = remembered(256)(head_walk)
 
 
@@ -80,9 +78,7 @@ class EmbeddingBackward(Struct, frozen=True):
     @property
     def turning(self) -> Bytes:
         """Bytes by which two consecutive `steps` exceed the last step with the other tensors."""
-        pair = EMPTY
-        for old, new in zip(self.steps, self.steps[1:], strict=False):
-            pair = larger(pair, old + new)
+        pair = reduce(larger, (old + new for old, new in pairwise(self.steps)), EMPTY)
         return larger(pair - self.steps[-1] - self.words - self.positions - self.work, EMPTY)
 
 

@@ -14,7 +14,7 @@ from ....run.phases import FORWARD
 from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...step.activations import StageWalks
-from ...step.instants import StepInstant
+from ...step.instants import Instants, StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.layer_sources import LayerSources
 from ...step.pipeline import PipelineStage
@@ -26,7 +26,7 @@ DISPATCHER_CODE = code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py
 
 
 def activation_entries(
-    run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...], walks: StageWalks
+    run: Run, stage: PipelineStage, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
     """Entries of layers, head, embedding, micro-batches in flight, and buffers that stay.
 
@@ -46,28 +46,16 @@ def activation_entries(
     yield from model_input_entries(run, megatron_setting(run, selective=False), stage, instants)
 
 
-def _waiting_losses(
-    stage: PipelineStage, walks: StageWalks, instants: tuple[StepInstant, ...]
-) -> Entry:
+def _waiting_losses(stage: PipelineStage, walks: StageWalks, instants: Instants) -> Entry:
     """What the losses of other micro-batches keep, where several wait for their backward."""
     live = {i.name: stage.losses for i in instants if i.work}
     sizes = tuple(size for _, size in walks.head.saved)
-    return Entry(
-        name="final norm, logits and loss: kept by micro-batches in flight",
-        kind=ACT,
-        bytes=sum(sizes, EMPTY),
-        live=live,
-        source=walks.sources.head,
-        tensors=lambda: sizes,
-    )
+    name, size = "final norm, logits and loss: kept by micro-batches in flight", sum(sizes, EMPTY)
+    return Entry(name, ACT, size, live, walks.sources.head, tensors=lambda: sizes)
 
 
 def _saved_entry(
-    index: int,
-    group: LayerGroup,
-    walk: BlockWalk,
-    instants: tuple[StepInstant, ...],
-    sources: LayerSources,
+    index: int, group: LayerGroup, walk: BlockWalk, instants: Instants, sources: LayerSources
 ) -> Entry:
     live = {i.name: i.saved[index] for i in instants}
     if group.recompute == FULL:
@@ -83,9 +71,7 @@ def _experts_recomputed(group: LayerGroup) -> bool:
     return group.recompute == FULL or alone
 
 
-def _dispatcher_entry(
-    index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
-) -> Entry:
+def _dispatcher_entry(index: int, group: LayerGroup, walk: BlockWalk, instants: Instants) -> Entry:
     """What a recomputed layer with experts keeps after its backward, until it runs again.
 
     Its dispatcher refers to the router's scores, and with them to the graph that the checkpoint
@@ -97,7 +83,7 @@ def _dispatcher_entry(
 
 
 def _layer_entries(
-    index: int, stage: PipelineStage, walks: StageWalks, instants: tuple[StepInstant, ...]
+    index: int, stage: PipelineStage, walks: StageWalks, instants: Instants
 ) -> Iterator[Entry]:
     """The working set of a group's layer at each of its instants."""
     group, walk = stage.blocks[index], walks.layers[index]
@@ -125,11 +111,8 @@ def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> Pea
 
 def _either(condition: Num, yes: PeakParts, no: PeakParts) -> PeakParts:
     """`yes` where the condition is 1, else `no`."""
-    return PeakParts(
-        choose(condition, yes.act, no.act),
-        choose(condition, yes.grad, no.grad),
-        choose(condition, yes.temp, no.temp),
-    )
+    pairs = ((yes.act, no.act), (yes.grad, no.grad), (yes.temp, no.temp))
+    return PeakParts(*(choose(condition, one, other) for one, other in pairs))
 
 
 def _peak_entries(
@@ -145,7 +128,7 @@ def _peak_entries(
             yield Entry(title, kind, size, {instant.name: 1}, source)
 
 
-def _head_entries(walks: StageWalks, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+def _head_entries(walks: StageWalks, instants: Instants) -> Iterator[Entry]:
     name, head = "final norm, logits and loss", walks.head
     for instant in instants:
         if instant.work == "head":

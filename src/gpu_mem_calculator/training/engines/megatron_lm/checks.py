@@ -42,28 +42,20 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
     """Problems with precision, adapters and options."""
     if run.precision not in MIXED:
         kind = run.precision.partition("_")[0]
-        yield (
-            f"training.precision={run.precision!r}: {title} steps on fp32 main weights; "
-            f"use '{kind}_mixed'"
-        )
+        why = f"{title} steps on fp32 main weights"
+        yield f"training.precision={run.precision!r}: {why}; use '{kind}_mixed'"
     if run.autocast:
-        yield (
-            f"training.autocast=true: {title} runs its layers in 16 bits without autocast; "
-            "set it to false"
-        )
+        why = f"{title} runs its layers in 16 bits without autocast"
+        yield f"training.autocast=true: {why}; set it to false"
     if run.adapter is not None:
         yield f"training.lora: {title} trains every weight; leave it out or use pytorch_ddp"
     if run.quantization is not None:
-        yield (
-            f"training.quantization={run.quantization!r}: {title} has no quantized weights; "
-            "leave it out or use pytorch_ddp"
-        )
+        why = f"{title} has no quantized weights"
+        yield f"training.quantization={run.quantization!r}: {why}; leave it out or use pytorch_ddp"
     kind = option(run, "transformer_implementation")
     if kind not in (LOCAL, ENGINE):
-        yield (
-            f"engine.transformer_implementation={kind!r} must be {ENGINE!r} or {LOCAL!r}; "
-            f"try {ENGINE!r}"
-        )
+        why = f"must be {ENGINE!r} or {LOCAL!r}"
+        yield f"engine.transformer_implementation={kind!r} {why}; try {ENGINE!r}"
     yield from _backend_problems(run)
     multiple = option(run, "make_vocab_size_divisible_by")
     if multiple < 1:
@@ -77,10 +69,8 @@ def _backend_problems(run: Run) -> Iterator[str]:
     backend, version = option(run, "attention_backend"), option(run, "transformer_engine_version")
     oldest = TRANSFORMER_ENGINE.oldest
     if (parse_version(version) or (0, 0, 0)) < TRANSFORMER_ENGINE.oldest_numbers:
-        yield (
-            f"engine.transformer_engine_version={version!r} is not a version of Transformer Engine "
-            f"that is modelled; use {oldest} or newer"
-        )
+        why = "is not a version of Transformer Engine that is modelled"
+        yield f"engine.transformer_engine_version={version!r} {why}; use {oldest} or newer"
     key = f"engine.attention_backend={backend!r}"
     if not fused(run) and backend not in ("auto", "local"):
         yield f"{key} is Transformer Engine's, and local layers have their own; leave it out"
@@ -105,32 +95,20 @@ def layout_problems(run: Run, title: str) -> Iterator[str]:
 
 def _model_problems(arch: Arch, title: str) -> Iterator[str]:
     """GPTModel has softmax attention with rotary or learned positions, one branch at a time."""
-    layers = [layer for layer, _, _ in arch.runs]
-    if any(not isinstance(x.mixer, Attention | LatentAttention) for x in layers):
-        yield (
-            f"model family {arch.family!r} has layers without softmax attention, which "
-            f"{title}'s GPT model does not have; try pytorch_ddp"
-        )
-    elif any(layer.parallel for layer in layers):
-        yield (
-            f"model family {arch.family!r} runs attention and MLP side by side, which {title} "
-            "does not have; try pytorch_ddp"
-        )
-    if any(getattr(layer.mixer, "alibi", False) for layer in layers):
-        yield (
-            f"model family {arch.family!r} has ALiBi positions, which {title} does not have; "
-            "try pytorch_ddp"
-        )
-    if any(not norm.affine for layer in layers for _, norm in layer.norms):
-        yield (
-            f"model family {arch.family!r} has norms without weights, and those of {title} have "
-            "them; try pytorch_ddp"
-        )
-    if any(dict(weight.dims).get("embed", arch.hidden) != arch.hidden for weight in arch.embedding):
-        yield (
-            f"model family {arch.family!r} has an embedding of another width than its layers, "
-            f"which {title} does not have; try pytorch_ddp"
-        )
+    layers, lacks = [layer for layer, _, _ in arch.runs], f"which {title} does not have"
+    other = any(not isinstance(x.mixer, Attention | LatentAttention) for x in layers)
+    beside = any(layer.parallel for layer in layers)
+    bare = any(not norm.affine for layer in layers for _, norm in layer.norms)
+    narrow = any(dict(w.dims).get("embed", arch.hidden) != arch.hidden for w in arch.embedding)
+    for found, what in (
+        (other, f"has layers without softmax attention, which {title}'s GPT model does not have"),
+        (not other and beside, f"runs attention and MLP side by side, {lacks}"),
+        (any(getattr(x.mixer, "alibi", False) for x in layers), f"has ALiBi positions, {lacks}"),
+        (bare, f"has norms without weights, and those of {title} have them"),
+        (narrow, f"has an embedding of another width than its layers, {lacks}"),
+    ):
+        if found:
+            yield f"model family {arch.family!r} {what}; try pytorch_ddp"
 
 
 def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
@@ -147,10 +125,8 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
                 f"{nearest_divisors(groups, tp)}, or engine.transformer_implementation={ENGINE!r}"
             )
         elif groups % tp and tp % groups:
-            yield (
-                f"{TP}={tp} neither divides {groups} key-value heads nor is a multiple of them; "
-                f"try {nearest_divisors(groups, tp)}"
-            )
+            why = f"neither divides {groups} key-value heads nor is a multiple of them"
+            yield f"{TP}={tp} {why}; try {nearest_divisors(groups, tp)}"
     for block in (mlp, getattr(mlp, "shared", None)):
         ranks = int(expert_tp(run)) if isinstance(block, Moe) else tp
         if isinstance(block, Mlp | Moe) and ranks == tp:
@@ -195,27 +171,19 @@ def _group_problems(run: Run) -> Iterator[str]:
 def _sequence_problems(run: Run, title: str) -> Iterator[str]:
     seq, cp, tp = run.seq, run.mesh.cp, run.mesh.tp
     if cp > 1 and is_nanotron(run):
-        yield (
-            f"parallelism.context_parallel_size={cp}: nanotron's Llama has no context "
-            "parallelism; set it to 1"
-        )
+        why = "nanotron's Llama has no context parallelism"
+        yield f"parallelism.context_parallel_size={cp}: {why}; set it to 1"
     elif cp > 1 and not fused(run):
-        yield (
-            f"{CP}={cp} needs Transformer Engine's attention; set "
-            f"engine.transformer_implementation={ENGINE!r}"
-        )
+        why = "needs Transformer Engine's attention"
+        yield f"{CP}={cp} {why}; set engine.transformer_implementation={ENGINE!r}"
     if cp > 1 and seq % (2 * cp):
-        yield (
-            f"training.seq_len={seq} is not a multiple of 2 × {CP} ({2 * cp}); try "
-            f"{-(-seq // (2 * cp)) * 2 * cp}"
-        )
+        why = f"is not a multiple of 2 × {CP} ({2 * cp})"
+        yield f"training.seq_len={seq} {why}; try {-(-seq // (2 * cp)) * 2 * cp}"
     if run.sequence_parallel and tp == 1:
-        yield (f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false")
+        yield f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false"
     if run.sequence_parallel and seq % (cp * tp):
-        yield (
-            f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that split it; "
-            f"try {-(-seq // (cp * tp)) * cp * tp}"
-        )
+        why = f"is not a multiple of {cp * tp}, the ranks that split it"
+        yield f"training.seq_len={seq} {why}; try {-(-seq // (cp * tp)) * cp * tp}"
 
 
 def _expert_problems(run: Run, title: str) -> Iterator[str]:
@@ -229,23 +197,18 @@ def _expert_problems(run: Run, title: str) -> Iterator[str]:
         yield from divisor_problems(ETP, etp, ranks, "ranks of a stage")
     elif ep > 1 and ranks // etp % ep:
         over = "data and context" if etp == run.mesh.tp else "data, context and tensor"
-        yield (
-            f"{EP}={ep} does not divide the {ranks // etp} ranks of {over} parallelism that are "
-            f"left for it; try {nearest_divisors(ranks // etp, ep)}"
-        )
+        why = f"does not divide the {ranks // etp} ranks of {over} parallelism that are left for it"
+        yield f"{EP}={ep} {why}; try {nearest_divisors(ranks // etp, ep)}"
     for block in blocks:
         yield from divisor_problems(EP, ep, block.num_experts, "experts")
         if etp != run.mesh.tp:
             yield from divisor_problems(ETP, etp, block.ffn, "MLP columns of an expert")
         if etp > 1 and any(w.name.endswith("bias") for w in block.experts):
-            yield f"{ETP if etp != run.mesh.tp else TP}={etp}: experts with biases cannot be " + (
-                f"sharded; set it to 1 and use {EP}"
-            )
+            key = ETP if etp != run.mesh.tp else TP
+            yield f"{key}={etp}: experts with biases cannot be sharded; set it to 1 and use {EP}"
     if blocks and run.mesh.tp > 1 and not run.sequence_parallel:
-        yield (
-            f"{TP}={run.mesh.tp} with experts needs sequence parallelism in {title}; set "
-            "parallelism.sequence_parallel=true"
-        )
+        why = f"with experts needs sequence parallelism in {title}"
+        yield f"{TP}={run.mesh.tp} {why}; set parallelism.sequence_parallel=true"
     yield from _dispatch_problems(run, title, bool(blocks))
 
 
@@ -254,16 +217,13 @@ def _dispatch_problems(run: Run, title: str, has_experts: bool) -> Iterator[str]
     capacity = option(run, "moe_expert_capacity_factor")
     keys = ("expert_tensor_parallel_size", "moe_expert_capacity_factor", PADS)
     for key in () if has_experts else keys:
-        value = option(run, key)
-        if value:
+        if value := option(run, key):
             yield f"engine.{key}={value}: the model has no experts; leave it out"
     if has_experts and option(run, PADS) and capacity is None:
         yield f"engine.{PADS}=true needs moe_expert_capacity_factor; set it, such as 1.0"
     if has_experts and option(run, "moe_token_dispatcher_type") == "flex":
-        yield (
-            "engine.moe_token_dispatcher_type='flex': the buffers of DeepEP and HybridEP are not "
-            "modelled; use 'alltoall'"
-        )
+        why = "the buffers of DeepEP and HybridEP are not modelled"
+        yield f"engine.moe_token_dispatcher_type='flex': {why}; use 'alltoall'"
 
 
 def instance_problems(run: Run) -> Iterator[str]:
@@ -277,14 +237,11 @@ def instance_problems(run: Run) -> Iterator[str]:
     if not option(run, "distributed_optimizer"):
         yield f"engine.{INSTANCES}={copies} needs distributed_optimizer=true; set it"
     elif ranks % copies:
-        yield from divisor_problems(
-            f"engine.{INSTANCES}", copies, ranks, "ranks of data and context parallelism"
-        )
-    elif owners and int(run.mesh.tp) * ranks // owners % copies:
-        replicas = int(run.mesh.tp) * ranks // owners
-        yield from divisor_problems(
-            f"engine.{INSTANCES}", copies, replicas, "ranks with the same experts"
-        )
+        what = "ranks of data and context parallelism"
+        yield from divisor_problems(f"engine.{INSTANCES}", copies, ranks, what)
+    elif owners:
+        replicas, what = int(run.mesh.tp) * ranks // owners, "ranks with the same experts"
+        yield from divisor_problems(f"engine.{INSTANCES}", copies, replicas, what)
 
 
 def deferral_problems(run: Run) -> Iterator[str]:

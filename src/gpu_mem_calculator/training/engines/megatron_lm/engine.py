@@ -2,15 +2,10 @@
 
 Line numbers in this folder refer to Megatron-Core 0.19.2.
 
-What collectives that overlap with kernels need.
-
-cuBLAS workspaces of a Megatron stage: torch's, and Transformer Engine's own.
-
-Start-up of one Megatron rank, allocation by allocation.
-
-The stream of an interleaved stage: every pass of every chunk in the order of the schedule.
-
-megatron-core 0.19.2 pipeline_parallel/schedules.py:992.
+The ledger of a stage at the moments of its schedule that may have the peak; for its stream, the
+allocations of start-up and, where stages are interleaved, every pass of every chunk in the order of
+the schedule (megatron-core 0.19.2 pipeline_parallel/schedules.py:992); cuBLAS workspaces, torch's
+and Transformer Engine's own; what is refused.
 """
 
 from __future__ import annotations
@@ -46,6 +41,7 @@ from .options import (
     OPTIMIZERS,
     OPTIONS,
     bits,
+    distributed,
     engine_version,
     expert_streams,
     fused,
@@ -93,25 +89,10 @@ class InterleavedStreamWriter(PipelineStreamWriter):
             alive = {i: int(entry.live.get(name, 0)) for i, entry in entries}
             self.alive[name] = {i: copies for i, copies in alive.items() if copies}
 
-    def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
-        """The passes of all chunks instead of the micro-batches of one."""
-        ordered, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
-        for start in range(1, len(phases), size):
-            step = phases[start : start + size]
-            rest = [name for name in step[1].names if name not in self.plays]
-            forward, backward = self._passes(step[0].title.partition(".")[0], rest, micro_batches)
-            ordered += forward[:warm]
-            for pair in zip(forward[warm:], backward, strict=False):
-                ordered += pair
-            ordered += [*backward[len(forward) - warm :], step[-1]]
-        return ordered
-
-    def _passes(
-        self, step: str, rest: list[str], micro_batches: int
-    ) -> tuple[list[Phase], list[Phase]]:
-        """The forward and the backward passes of a step, each in their order. `rest`: instants of
-        backward behind the first layer's.
-        """
+    def directions(self, step: list[Phase], micro_batches: int) -> tuple[list[Phase], list[Phase]]:
+        """The forward and the backward passes of all chunks, each in their order."""
+        name = step[0].title.partition(".")[0]
+        rest = [one for one in step[1].names if one not in self.plays]  # behind the first layer's
         chunks, group = int(self.run.virtual_stages), self.run.micro_batch_group
         table = schedule(micro_batches, chunks, int(group or self.run.mesh.pp))
         numbers = {one: number for number, one in enumerate(table)}
@@ -119,11 +100,11 @@ class InterleavedStreamWriter(PipelineStreamWriter):
         ahead, behind = (self._names(forward=forward) for forward in (True, False))
         behind[0] += rest
         forward = [
-            Phase(f"{step}.a{n}.fwd", ahead[chunk], FORWARD, n)
+            Phase(f"{name}.a{n}.fwd", ahead[chunk], FORWARD, n)
             for n, (chunk, _) in enumerate(table)
         ]
         backward = [
-            Phase(f"{step}.a{numbers[one]}.bwd", behind[one[0]], BACKWARD, numbers[one])
+            Phase(f"{name}.a{numbers[one]}.bwd", behind[one[0]], BACKWARD, numbers[one])
             for one in back
         ]
         return forward, backward
@@ -162,18 +143,14 @@ def startup_events(run: Run) -> BlockEvents:
     stays until the end.
     """
     recorder = EventRecorder()
-    split = bool(option(run, "distributed_optimizer"))
-    _record_buffers(run, recorder, _record_weights(run, recorder), split=split)
+    _record_buffers(run, recorder, _record_weights(run, recorder))
     if bits(run) < 32:
-        for _, elements in stepped_parameters(
-            run, split=split
-        ):  # optimizer.py:1012 `clone().float()`
+        for _, elements in stepped_parameters(run):  # optimizer.py:1012 `clone().float()`
             narrow = recorder.make(sized(elements, bits(run)))
             recorder.make(sized(elements, 32))
             recorder.free(narrow)
-    return BlockEvents(
-        sizes=tuple(recorder.sizes), entry=-1, exit=-1, forward=tuple(recorder.events)
-    )
+    sizes, events = tuple(recorder.sizes), tuple(recorder.events)
+    return BlockEvents(sizes=sizes, entry=-1, exit=-1, forward=events)
 
 
 def _record_weights(run: Run, recorder: EventRecorder) -> list[int]:
@@ -195,13 +172,13 @@ def _record_weights(run: Run, recorder: EventRecorder) -> list[int]:
     return tensors
 
 
-def _record_buffers(run: Run, recorder: EventRecorder, weights: list[int], *, split: bool) -> None:
+def _record_buffers(run: Run, recorder: EventRecorder, weights: list[int]) -> None:
     """Each chunk's gradient buffers, one of the dense parameters and one of the experts.
 
-    With the distributed optimizer (`split`) also buffers of weights, which then leave their own
-    tensors (distributed/param_and_grad_buffer.py:1160-1260).
+    With the distributed optimizer also buffers of weights, which then leave their own tensors
+    (distributed/param_and_grad_buffer.py:1160-1260).
     """
-    width, grad_width = bits(run), gradient_bits(run)
+    width, grad_width, split = bits(run), gradient_bits(run), distributed(run)
     parameters = list(enumerate(stage_tensors(run)))
     for chunk in range(int(run.virtual_stages)):
         for expert in (False, True):
@@ -234,14 +211,9 @@ def stage_workspaces(run: Run, stage: PipelineStage, instants: Instants) -> Iter
     for entry in () if nothing(here) else workspace_entries(run, instants):
         yield replace(entry, live={name: copies * here for name, copies in entry.live.items()})
     size, count = engine_bytes(run), 1 + GROUPED_STREAMS * routed
-    yield Entry(
-        "Transformer Engine's cuBLAS workspaces",
-        RUNTIME,
-        size * count,
-        {i.name: 1 for i in instants},
-        ENGINE_CODE,
-        tensors=lambda: [size] * count,
-    )
+    each: list[Bytes] = [size] * count
+    name, live = "Transformer Engine's cuBLAS workspaces", {i.name: 1 for i in instants}
+    yield Entry(name, RUNTIME, size * count, live, ENGINE_CODE, tensors=lambda: each)
 
 
 def engine_bytes(run: Run) -> Bytes:
@@ -262,7 +234,7 @@ def overlap_problems(run: Run) -> Iterator[str]:
         elif not run.sequence_parallel:
             yield f"{tensor} needs parallelism.sequence_parallel=true; set it"
     if option(run, "overlap_param_gather"):
-        if not option(run, "distributed_optimizer"):
+        if not distributed(run):
             yield f"{weights} needs distributed_optimizer=true; set it"
         elif not option(run, "overlap_grad_reduce"):
             yield f"{weights} needs overlap_grad_reduce=true; set it"

@@ -67,14 +67,8 @@ def _counts(run: Run) -> Counts:
         stages = [stage.count(LAYER) for stage in layout_stages(text)]
         return tuple(tuple(stages[c * pp : (c + 1) * pp]) for c in range(chunks))
     if option(run, FIRST) or option(run, LAST):
-        row = tuple(count // chunks for count in _end_counts(run))
-        return (row,) * chunks
+        return (tuple(count // chunks for count in _end_counts(run)),) * chunks
     return ()
-
-
-def _counted(run: Run) -> int:
-    """How many of embedding and loss count as a layer."""
-    return bool(option(run, WITH_EMBEDDING)) + bool(option(run, WITH_LOSS))
 
 
 def _end_counts(run: Run) -> list[int]:
@@ -91,26 +85,21 @@ def uneven_problems(run: Run) -> Iterator[str]:
         return
     text, ends = option(run, LAYOUT), [key for key in (FIRST, LAST) if option(run, key)]
     counted = [key for key in (WITH_EMBEDDING, WITH_LOSS) if option(run, key)]
-    if (text is not None and (ends or counted)) or (ends and counted):
-        given = [*([LAYOUT] if text is not None else []), *ends, *counted]
-        names = " and ".join(f"engine.{key}" for key in given)
+    given = [*([] if text is None else [LAYOUT]), *ends, *counted]
+    names = " and ".join(f"engine.{key}" for key in given)
+    if (text is not None) + bool(ends) + bool(counted) > 1:
         yield f"{names} both set the layers of stages; leave one of them out"
-        return
-    if run.mesh.pp == 1:
-        name = LAYOUT if text is not None else [*ends, *counted][0]
-        yield f"engine.{name} needs {PP} above 1; leave it out"
+    elif run.mesh.pp == 1:
+        yield f"engine.{given[0]} needs {PP} above 1; leave it out"
     elif text is not None:
         yield from _layout_problems(run, text)
     elif ends:
         yield from _end_problems(run)
     else:
-        layers, parts = len(run.arch.layers) + _counted(run), int(run.mesh.pp * run.virtual_stages)
+        layers, parts = len(run.arch.layers) + len(counted), int(run.mesh.pp * run.virtual_stages)
         if layers % parts:
-            names = " and ".join(f"engine.{key}" for key in counted)
-            yield (
-                f"{names}: {layers} layers, embedding and loss counted, are not a multiple of "
-                f"{parts} stages and chunks; change {PP} or leave them out"
-            )
+            why = f"embedding and loss counted, are not a multiple of {parts} stages and chunks"
+            yield f"{names}: {layers} layers, {why}; change {PP} or leave them out"
 
 
 def _layout_problems(run: Run, text: str) -> Iterator[str]:
@@ -123,15 +112,11 @@ def _layout_problems(run: Run, text: str) -> Iterator[str]:
     elif not flat or other:
         yield f"{key} has other letters than E, t, L and |; {_example(run)}"
     elif flat != EMBEDDING + LAYER * layers + LOSS:
-        yield (
-            f"{key} must have E, then {layers} t, then L, and has {flat.count(LAYER)} t; "
-            f"{_example(run)}"
-        )
+        why = f"must have E, then {layers} t, then L, and has {flat.count(LAYER)} t"
+        yield f"{key} {why}; {_example(run)}"
     elif len(stages) != pp * run.virtual_stages:
-        yield (
-            f"{key} has {len(stages)} stages, and {PP}={pp} with {CHUNKS}={run.virtual_stages} "
-            f"needs {pp * run.virtual_stages}; {_example(run)}"
-        )
+        why = f"and {PP}={pp} with {CHUNKS}={run.virtual_stages} needs {pp * run.virtual_stages}"
+        yield f"{key} has {len(stages)} stages, {why}; {_example(run)}"
 
 
 def _end_problems(run: Run) -> Iterator[str]:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from ....ledger.ledger import ACT, COMM, GRAD, HEAD_GRADIENT, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
 from ....ledger.num import Bytes, Num, holds, larger, sized, smaller
 from ....ledger.source import code
-from ....models.arch.blocks import Moe
+from ....models.arch.blocks import Mixer, Moe
 from ....pytorch.autograd.reductions import embedding_sort_workspace
+from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....pytorch.modelling.megatron.ops import MegatronSetting
 from ....run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
-from ...step.instants import StepInstant
+from ...step.instants import Instants
 from ...step.pipeline import PipelineStage
 from .options import fused, is_nanotron, option, shares_gradient
 from .options import setting as megatron_setting
@@ -34,13 +35,13 @@ ROTARY_CODE = code("megatron-core 0.19.2 rotary_pos_embedding.py:177: cached in 
 DUMMY_CODE = code("Transformer Engine 2.18 module/base.py:110: one a shape, for ever")
 
 
-def in_step(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
+def in_step(instants: Instants) -> dict[str, Num]:
     """One copy at every instant of a micro-batch."""
     return {i.name: 1 for i in instants if i.work}
 
 
 def model_input_entries(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Entries of everything that is not inside a layer or the head."""
     yield from _embedding(run, setting, stage, instants)
@@ -51,7 +52,7 @@ def model_input_entries(
 
 
 def _deferred(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Entry:
     """Inputs of the output layer and gradients of the logits that wait until the pipeline drains,
     of the micro-batches before the one at work, and of that one in its layers' backward.
@@ -70,7 +71,7 @@ def _deferred(
 
 
 def _embedding(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Ids with a mask where the table is sharded, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(instants), stage.flight * stage.first)
@@ -86,7 +87,7 @@ def _embedding(
 
 
 def _shared_gradient(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Entry:
     """The output layer's gradient of a table that it shares with the embedding of the same stage:
     it waits for the embedding's, and both are added to the main gradient.
@@ -116,16 +117,14 @@ def embedding_steps(run: Run) -> tuple[int, ...]:
     return (*steps, *[local] * bool(run.arch.embedding_dropout))
 
 
-def _embedding_backward(
-    run: Run, setting: MegatronSetting, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _embedding_backward(run: Run, setting: MegatronSetting, instants: Instants) -> Iterator[Entry]:
     """The gathered gradient of the output, transposed to [b, s, h] where there are several samples,
     and a dense gradient of the table; that of learnt positions is freed by then.
     """
     now = {i.name: 1 for i in instants if i.work == "embedding"}
     output, several = sized(setting.tokens * setting.hidden, setting.bits), holds(setting.batch > 1)
-    for name, size in (("gradient of its output", output), ("the same, turned", output * several)):
-        yield Entry(f"embedding: {name}", ACT, size, now, EMBEDDING_CODE)
+    yield Entry("embedding: gradient of its output", ACT, output, now, EMBEDDING_CODE)
+    yield Entry("embedding: the same, turned", ACT, output * several, now, EMBEDDING_CODE)
     table = run.scaled(local_vocab(run) * setting.hidden)
     rest = embedding_shard(run).dense - table
     size = sized(larger(table, rest), setting.bits)
@@ -135,7 +134,7 @@ def _embedding_backward(
 
 
 def _micro_batches(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Ids, labels and mask of each micro-batch in flight, and tensors between stages.
 
@@ -154,7 +153,7 @@ def _micro_batches(
 
 
 def _between_stages(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Tensors that stages send to each other, each of the size of the hidden states.
 
@@ -170,13 +169,16 @@ def _between_stages(
         none = {i.name: 1 if i.instant.phase == FORWARD else alone[i.name] for i in working}
         live: dict[str, Num] = {name: stage.flight - less for name, less in none.items()}
         yield Entry("stage outputs", COMM, stream, live, PIPELINE_CODE, role=PER_MICRO_BATCH)
-    back = [i for i in working if i.instant.phase == BACKWARD and not _is_given(stage, i)]
+    back = [i for i in working if i.instant.phase == BACKWARD]
+    # the walk of a chunk's last layer has the gradient that the chunk receives
+    back = [i for i in back if i.work != "layer" or i.stretch not in stage.receiving]
     live = {i.name: 1 - alone[i.name] - sent_gradient(stage, i) for i in back}
     yield Entry("gradient received from the next stage", COMM, stream, live, PIPELINE_CODE)
     live = dict.fromkeys(names, larger(1 - stage.first, woven) * steady)
     yield Entry("gradient sent to the stage before", COMM, stream, live, PIPELINE_CODE)
     if run.micro_batch_group:
-        yield _received_early(run, stage, names, stream)
+        live = dict.fromkeys(names, early_tensors(run, stage))
+        yield Entry("inputs and gradients received early", COMM, stream, live, PIPELINE_CODE)
     fed = run.virtual_stages - stage.first  # chunks that get their input from another stage
     waiting = [i for i in instants if i.work == "layer" or i.instant.phase == OPTIMIZER]
     live = {i.name: idle_chunks(run) if i.work else fed for i in waiting}
@@ -184,21 +186,11 @@ def _between_stages(
     yield Entry(name, COMM, 2 * stream, live, INPUT_CODE)
 
 
-def _is_given(stage: PipelineStage, instant: StepInstant) -> bool:
-    """Whether the walk of the layer at work has the gradient that its chunk receives."""
-    return instant.work == "layer" and instant.stretch in stage.receiving
-
-
-def _received_early(run: Run, stage: PipelineStage, names: Iterable[str], stream: Bytes) -> Entry:
+def early_tensors(run: Run, stage: PipelineStage) -> Num:
     """Tensors that wait for their chunk (schedules.py fwd_recv_buffer_size,
     recv_tensor_from_previous_stage).
-    """
-    live = dict.fromkeys(names, early_tensors(run, stage))
-    return Entry("inputs and gradients received early", COMM, stream, live, PIPELINE_CODE)
 
-
-def early_tensors(run: Run, stage: PipelineStage) -> Num:
-    """The first stage gets the inputs of its later chunks, and the last one the gradients of its
+    The first stage gets the inputs of its later chunks, and the last one the gradients of its
     earlier chunks, as soon as they are made: group - pp passes before their use.
 
     The first stage's peak has them in the second group, if there is one; of a single group the last
@@ -225,7 +217,7 @@ def idle_chunks(run: Run) -> Num:
 
 
 def _buffers(
-    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, instants: Instants
 ) -> Iterator[Entry]:
     """Buffers that are made in the first step and never freed."""
     live = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
@@ -242,15 +234,19 @@ def _buffers(
     if fused(run):
         shared = larger(gathered * stage.last, dispatched)
     else:
-        heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
-        scores = sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
-        shared = larger(larger(scores, gathered), dispatched)
-    rotary = max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+        shared = larger(larger(score_bytes(setting, mixers), gathered), dispatched)
+    rotary = rotary_width(mixers, latent=True)
     yield Entry("global memory buffer", COMM, shared, live, BUFFER_CODE)
     yield Entry("rotary frequencies", RUNTIME, sized(run.seq * rotary, 32), live, ROTARY_CODE)
     if setting.fused_weight_gradients:
         size = _dummy_gradient_bytes(run, setting, stage)
         yield Entry("dummy weight gradients", GRAD, size, live, DUMMY_CODE)
+
+
+def score_bytes(setting: MegatronSetting, mixers: Iterable[Mixer | None]) -> Bytes:
+    """Bytes of the scores of unfused attention on one rank, the most of all layers."""
+    heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
+    return sized(setting.batch * heads * setting.seq * setting.seq, setting.bits)
 
 
 def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineStage) -> Bytes:
@@ -259,8 +255,5 @@ def _dummy_gradient_bytes(run: Run, setting: MegatronSetting, stage: PipelineSta
     for block, count in zip(stage.blocks, stage.held, strict=True):
         for shape, size, _ in matrices(run, block.layer):
             sizes[shape] = larger(sizes.get(shape, 0), size * holds(count > 0))
-    total: Num = 0
-    for size in sizes.values():
-        total = total + size
-    total = total + stage.last * local_vocab(run) * setting.hidden
+    total = sum(sizes.values()) + stage.last * local_vocab(run) * setting.hidden
     return sized(total, setting.bits)

@@ -81,6 +81,11 @@ def fused(run: Run) -> bool:
     return bool(option(run, "transformer_implementation") == ENGINE)
 
 
+def distributed(run: Run) -> bool:
+    """Whether the optimizer is the distributed one, which shards its states over dp × cp."""
+    return bool(option(run, "distributed_optimizer"))
+
+
 def expert_tp(run: Run) -> Num:
     """Ranks that shard each expert's matrices (model_parallel_config.py:506)."""
     size = option(run, "expert_tensor_parallel_size")

@@ -6,20 +6,23 @@ Sizes are plain ints, so this is for one run at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ....models.arch.arch import Layer
-from ....models.arch.blocks import LatentAttention, Moe, Weight
+from ....models.arch.blocks import Weight
 from ....run.run import Run
 from ...step.chunks import chunk_layers
+from .options import distributed
 from .shards import (
     DENSE,
     embedding_shard,
     experts_apart,
     layer_parts,
     local_vocab,
-    matrices,
+    made_matrices,
     stepped_shares,
 )
 
@@ -39,6 +42,9 @@ class MegatronParameter(Struct, frozen=True):
     expert: bool = False
     moved: bool = False
     chunk: int = 0
+
+
+vector_parameter = partial(MegatronParameter, vector=True, moved=True)
 
 
 def stage_tensors(run: Run) -> list[MegatronParameter]:
@@ -62,15 +68,10 @@ def stage_tensors(run: Run) -> list[MegatronParameter]:
                 of_layer[id(layer)] = list(layer_tensors(run, layer))
             in_chunk += of_layer[id(layer)]
         if at == pp - 1 and chunk == chunks - 1:
-            in_chunk += [
-                MegatronParameter(_vector_elements(run, w), vector=True, moved=True)
-                for w in run.arch.after_weights()
-                if len(w.dims) == 1
-            ]
+            vectors = (w for w in run.arch.after_weights() if len(w.dims) == 1)
+            in_chunk += [vector_parameter(_vector_elements(run, w)) for w in vectors]
             in_chunk += [MegatronParameter(table)] * (not run.arch.tied or at > 0)
-        parameters += [
-            MegatronParameter(t.elements, t.vector, t.expert, t.moved, chunk) for t in in_chunk
-        ]
+        parameters += [replace(tensor, chunk=chunk) for tensor in in_chunk]
     return parameters
 
 
@@ -83,45 +84,36 @@ def _vector_elements(run: Run, weight: Weight) -> int:
 def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     """The parameters of one layer: norms, attention with its output projection first, then the
     rest.
-
-    transformer/attention.py makes the output projection in Attention.__init__, before the others.
     """
-    mixer, (shard, inside) = layer.mixer, layer_parts(run, layer)
-    shapes = [shape for shape, _, _ in matrices(run, layer)]
-    sizes = [(int(run.scaled(size)), int(count)) for _, size, count in matrices(run, layer)]
-    count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
-    vectors = [
-        int(run.scaled(DENSE.local_elements(w.dims, run.mesh)))
-        for w in layer.weights()
-        if len(w.dims) == 1
-    ]
-    experts = sizes[count : count + 2] if isinstance(layer.mlp, Moe) else []
-    dense = [size for size, _ in sizes[:count] + sizes[count + len(experts) :]]
+    shard, inside = layer_parts(run, layer)
+    attention, experts, rest = made_matrices(run, layer)
+    dense = [int(run.scaled(size)) for _, size, _ in (*attention, *rest)]
+    each = [(int(run.scaled(size)), shape[0]) for shape, size, _ in experts]
+    dims = (w.dims for w in layer.weights() if len(w.dims) == 1)
+    vectors = [int(run.scaled(DENSE.local_elements(one, run.mesh))) for one in dims]
     router = int(shard.dense) - sum(dense) - sum(vectors)
-    yield from (MegatronParameter(size, vector=True, moved=True) for size in vectors)
-    for size in (dense[count - 1], *dense[: count - 1]):
-        yield MegatronParameter(size)
+    yield from map(vector_parameter, vectors)
+    yield from map(MegatronParameter, dense[: len(attention)])
     if router > 0:
         yield MegatronParameter(router)
-    num_experts = experts[0][1] if experts else 0
-    apart = bool(experts_apart(run))
-    biased = int(inside.experts) > num_experts * sum(size for size, _ in experts)
+    num_experts, apart = int(experts[0][2]) if experts else 0, bool(experts_apart(run))
+    biased = int(inside.experts) > num_experts * sum(size for size, _ in each)
     for _ in range(num_experts):
-        for (size, _), shape in zip(experts, shapes[count:], strict=False):
+        for size, outputs in each:
             yield MegatronParameter(size, expert=apart)
             if biased:  # one for each output (transformer/mlp.py linear_fc1, linear_fc2)
-                yield MegatronParameter(int(run.scaled(shape[0])), expert=apart)
-    yield from (MegatronParameter(size) for size in dense[count:])
+                yield MegatronParameter(int(run.scaled(outputs)), expert=apart)
+    yield from map(MegatronParameter, dense[len(attention) :])
 
 
-def stepped_parameters(run: Run, *, split: bool) -> list[tuple[MegatronParameter, int]]:
+def stepped_parameters(run: Run) -> list[tuple[MegatronParameter, int]]:
     """The parameters that the rank's optimizers step, in their order, and the elements of each.
 
-    Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). `split`:
-    the distributed optimizer steps the first rank's part of each buffer, in which a chunk's
-    parameters are in reverse order (optimizer/distrib_optimizer.py:300-340).
+    Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). The
+    distributed optimizer steps the first rank's part of each buffer, in which a chunk's parameters
+    are in reverse order (optimizer/distrib_optimizer.py:300-340).
     """
-    parameters = stage_tensors(run)
+    parameters, split = stage_tensors(run), distributed(run)
     parts: list[tuple[MegatronParameter, int]] = []
     for expert in (False, True):
         before = end = 0

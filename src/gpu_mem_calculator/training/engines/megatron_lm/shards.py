@@ -41,21 +41,14 @@ class MegatronShard(Struct, frozen=True):
         return self.dense + self.experts
 
     def __add__(self, other: MegatronShard) -> MegatronShard:
-        return MegatronShard(
-            self.dense + other.dense,
-            self.experts + other.experts,
-            self.vectors + other.vectors,
-            larger(self.largest, other.largest),
-        )
+        dense, experts = self.dense + other.dense, self.experts + other.experts
+        largest = larger(self.largest, other.largest)
+        return MegatronShard(dense, experts, self.vectors + other.vectors, largest)
 
     def times(self, count: Num) -> MegatronShard:
         """The sum of `count` equal shards; its largest parameter is 0 where the count is."""
-        return MegatronShard(
-            self.dense * count,
-            self.experts * count,
-            self.vectors * count,
-            self.largest * holds(count > 0),
-        )
+        dense, experts, largest = self.dense * count, self.experts * count, self.largest
+        return MegatronShard(dense, experts, self.vectors * count, largest * holds(count > 0))
 
 
 def local_vocab(run: Run) -> Num:
@@ -147,7 +140,23 @@ def after_shard(run: Run, first: Num) -> MegatronShard:
     return total
 
 
-def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num]]:
+Matrix = tuple[tuple[int, ...], Num, Num]  # shape before sharding, elements on the rank, how many
+
+
+def made_matrices(run: Run, layer: Layer) -> tuple[list[Matrix], list[Matrix], list[Matrix]]:
+    """The weight matrices of one layer in the order they are made: those of attention, of the
+    experts, and the rest.
+
+    transformer/attention.py makes the output projection in Attention.__init__, before the others.
+    """
+    every, mixer = list(matrices(run, layer)), layer.mixer
+    count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
+    attention = [every[count - 1], *every[: count - 1]]
+    end = count + 2 * isinstance(layer.mlp, Moe)
+    return attention, every[count:end], every[end:]
+
+
+def matrices(run: Run, layer: Layer) -> Iterator[Matrix]:
     """The weight matrices of one layer as Megatron makes them: shape before sharding, elements on
     the rank, and how many there are.
 

@@ -1,6 +1,6 @@
 """Weights, main gradients, main weights and optimizer states of a Megatron rank.
 
-Temporaries of start-up: parameters that move into a buffer, and weights cast to fp32.
+With the temporaries of start-up: parameters that move into a buffer, and weights cast to fp32.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from ....ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
 from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing, sized, smaller
 from ....ledger.source import ARITHMETIC, code
-from ....models.arch.arch import Layer
-from ....models.arch.blocks import LatentAttention, Moe
+from ....models.arch.blocks import Moe
+from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....run.phases import OPTIMIZER, STARTUP
 from ....run.run import Run
 from ...optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes
-from ...step.instants import StepInstant
+from ...step.instants import Instants
 from ...step.optimizer_temps import step_temp_bytes
 from ...step.pipeline import PipelineStage
-from .options import bits, fused, gradient_bits, option
+from .options import bits, distributed, fused, gradient_bits
 from .parameters import stepped_parameters
 from .shards import (
     MegatronShard,
@@ -30,7 +30,7 @@ from .shards import (
     experts_apart,
     layer_shard,
     local_vocab,
-    matrices,
+    made_matrices,
     stepped_shares,
 )
 
@@ -63,14 +63,15 @@ def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: i
     return larger(begin, larger(end, sized(last.experts, width)))
 
 
-def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, split: bool) -> Bytes:
+def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard) -> Bytes:
     """Bytes of the 16-bit copy of a weight being cast to fp32, beyond what start-up ends with.
 
     optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after
-    them, experts last. The distributed optimizer (`split`) casts the rank's part of each
-    buffer, which has the parameters in reverse order (distrib_optimizer.py:448); the last chunk's
-    buffer comes last.
+    them, experts last. The distributed optimizer casts the rank's part of each buffer,
+    which has the parameters in reverse order (distrib_optimizer.py:448); the last chunk's comes
+    last.
     """
+    split = distributed(run)
     order = -1 if split else 1
     counts = stage.closing if split else stage.held
     front = stage.first * (holds(run.virtual_stages == 1) if split else 1)
@@ -80,13 +81,13 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, spli
     layers: Units = []
     inside: Units = []
     for block, count in zip(stage.blocks, counts, strict=True):
-        dense, experts = _matrix_elements(run, block.layer)
-        within = (
-            experts * int(block.layer.mlp.num_experts) if isinstance(block.layer.mlp, Moe) else []
-        )
-        layers.append(((dense + within * merged)[::order], count))
-        if isinstance(block.layer.mlp, Moe):
-            inside.append((experts[::order], count * (block.layer.mlp.num_experts // run.mesh.ep)))
+        made, mlp = made_matrices(run, block.layer), block.layer.mlp
+        first, experts, rest = ([size for _, size, _ in part] for part in made)
+        dense = first + rest
+        if isinstance(mlp, Moe):
+            dense = dense + experts * int(mlp.num_experts) * merged
+            inside.append((experts[::order], count * (mlp.num_experts // run.mesh.ep)))
+        layers.append((dense[::order], count))
     back = stage.last * (1 - stage.first if run.arch.tied else 1)
     tables = [table, embedding_shard(run).dense - table]  # of words, of positions
     units = [(tables[::order], front), *layers, ([table], back)][::order]
@@ -96,20 +97,6 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard, *, spli
         shard = replace(last, dense=parts[0], experts=parts[1])
     above = _peak_excess(inside[::order], shard.experts) if inside else EMPTY
     return choose(shard.experts > 0, above, _peak_excess(units, shard.dense))
-
-
-def _matrix_elements(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
-    """Dense matrices of a layer in the order they are made, and those of one expert.
-
-    The output projection is made before the others (transformer/attention.py Attention.__init__).
-    """
-    sizes = [size for _, size, _ in matrices(run, layer)]
-    mixer = layer.mixer
-    count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
-    first, rest = [sizes[count - 1], *sizes[: count - 1]], sizes[count:]
-    if isinstance(layer.mlp, Moe):
-        return first + rest[2:], rest[:2]
-    return first + rest, []
 
 
 def _peak_excess(units: Units, total: Num) -> Bytes:
@@ -156,7 +143,7 @@ def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
     return total
 
 
-def with_experts(run: Run, instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+def with_experts(run: Run, instants: Instants) -> Instants:
     """The instants, and the step of the experts after that of the dense parameters.
 
     optimizer.py ChainedOptimizer steps them in turn. In the first step of an unrolled run the
@@ -197,14 +184,12 @@ def owned(run: Run, shard: MegatronShard) -> Num:
 
 def stepped_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
     """Elements that the rank steps of dense parameters, and of experts: two optimizers."""
-    if not option(run, "distributed_optimizer"):
+    if not distributed(run):
         return shard.dense, shard.experts
     return stepped_shares(run, shard.dense, shard.experts)
 
 
-def state_entries(
-    run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def state_entries(run: Run, stage: PipelineStage, instants: Instants) -> Iterator[Entry]:
     """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
 
     In an unrolled run the events of start-up make weights, main gradients and main weights.
@@ -213,24 +198,21 @@ def state_entries(
     after = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
     if not run.unrolled:
         yield from _startup_entries(run, stage, shard, after)
-    mixers = [layer.mixer for layer in run.arch.layers]
-    rotary = any(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+    rotary = rotary_width((layer.mixer for layer in run.arch.layers), latent=True) > 0
     live = after | {STARTUP_INSTANTS[-1][0]: 1}
     size = sized(512 * (1 + rotary), 8)
     yield Entry("rotary and loss-scale scalars", PARAM, size, live, ARITHMETIC)
     row = OPTIMIZERS[run.optimizer]
     late = row.copied_by_decay  # momentum is cloned from the copies of gradients
-    for entry in _step_entries(run, shard, instants) if late else ():
-        yield entry
-    (dense, experts) = stepped_parts(run, shard)
+    yield from _step_entries(run, shard, instants) if late else ()
+    dense, experts = stepped_parts(run, shard)
     width, copies = 4 * row.states, row.states
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):
             name, size = f"{run.optimizer} {title}", state_bytes(row, elements, 32)
             each = _parameter_bytes(run, width, expert=title != "states", copies=copies)
             yield Entry(name, OPTIM, size, after, STEP_CODE, tensors=each)
-    for entry in () if late else _step_entries(run, shard, instants):
-        yield entry
+    yield from () if late else _step_entries(run, shard, instants)
 
 
 def _startup_entries(
@@ -241,12 +223,11 @@ def _startup_entries(
     """
     model, buffers, optimizer = (name for name, _ in STARTUP_INSTANTS)
     width, wide = bits(run), gradient_bits(run)
-    distributed = option(run, "distributed_optimizer")
     buffered = after | {buffers: 1, optimizer: 1}
     size = sized(shard.total, width)
     always = after | {model: 1, buffers: 1, optimizer: 1}
     yield Entry("parameters", PARAM, size, always, ARITHMETIC)
-    if distributed:
+    if distributed(run):
         size = moving_bytes(run, stage, shard.total, width, wide)
         yield Entry("parameters that move into a buffer", PARAM, size, {buffers: 1}, BUFFER_CODE)
     yield Entry("main gradients", GRAD, sized(shard.total, wide), buffered, BUFFER_CODE)
@@ -254,7 +235,7 @@ def _startup_entries(
         size = sized(owned(run, shard), 32)
         yield Entry("main weights", OPTIM, size, after | {optimizer: 1}, MAIN_CODE)
         name = "16-bit copy of the weight being widened"
-        size = widening_bytes(run, stage, shard, split=distributed)
+        size = widening_bytes(run, stage, shard)
         yield Entry(name, TEMP, size, {optimizer: 1}, MAIN_CODE)
 
 
@@ -266,10 +247,9 @@ def _parameter_bytes(
     """
 
     def sizes() -> list[Bytes]:
-        parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
         return [
             sized(n, 8 * width) // copies
-            for tensor, n in parts
+            for tensor, n in stepped_parameters(run)
             for _ in range(copies)
             if expert in (None, tensor.expert) and (vectors or not tensor.vector)
         ]
@@ -289,9 +269,7 @@ def _matrix_bytes(run: Run, size: Bytes, *, expert: bool) -> list[Bytes]:
     return [*matrices[:-1], size - sum(matrices[:-1], EMPTY)]
 
 
-def _step_entries(
-    run: Run, shard: MegatronShard, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def _step_entries(run: Run, shard: MegatronShard, instants: Instants) -> Iterator[Entry]:
     """The temporaries of the step: norms and biases are another group, so the matrices alone set
     its peak.
 

@@ -8,7 +8,6 @@ from ....run.run import Run
 from ...step.entry_writer import Tensors
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
-from .options import option
 from .parameters import stepped_parameters
 from .states import implementation
 
@@ -21,8 +20,7 @@ def clipped_gradients(run: Run) -> tuple[int, ...]:
     """
     if not run.clipping or implementation(run) == "fused":
         return ()
-    parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
-    return tuple(4 * elements for _, elements in parts)
+    return tuple(4 * elements for _, elements in stepped_parameters(run))
 
 
 class PipelineStreamWriter(StreamWriter):
@@ -38,9 +36,8 @@ class PipelineStreamWriter(StreamWriter):
     ) -> None:
         super().__init__(ledger)
         self.flight, self.front, self.clipped = flight, front, clipped
-        self.per_micro_batch = {
-            i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH
-        }
+        numbered = enumerate(self.entries)
+        self.per_micro_batch = {i for i, entry in numbered if entry.role == PER_MICRO_BATCH}
         self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
 
     def input(self, size: int) -> int:
@@ -57,15 +54,20 @@ class PipelineStreamWriter(StreamWriter):
         ordered, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
         for start in range(1, len(phases), size):
             step = phases[start : start + size]
-            forward, backward = step[:-1:2], step[1:-1:2]
-            for index, phase in enumerate(backward[:-1] if warm else ()):
-                names = [name for name in phase.names if name != EPILOGUE]
-                backward[index] = phase._replace(names=names)
+            forward, backward = self.directions(step, micro_batches)
             ordered += forward[:warm]
             for pair in zip(forward[warm:], backward, strict=False):
                 ordered += pair
-            ordered += [*backward[micro_batches - warm :], step[-1]]
+            ordered += [*backward[len(forward) - warm :], step[-1]]
         return ordered
+
+    def directions(self, step: list[Phase], micro_batches: int) -> tuple[list[Phase], list[Phase]]:
+        """The forwards and the backwards of a step, each in their order."""
+        forward, backward = step[:-1:2], step[1:-1:2]
+        for index, phase in enumerate(backward[:-1] if self.flight - 1 else ()):
+            names = [name for name in phase.names if name != EPILOGUE]
+            backward[index] = phase._replace(names=names)
+        return forward, backward
 
     def begin(self, phase: Phase) -> None:
         """A micro-batch begins its forward, or the oldest one its backward; or gradients are

@@ -1,6 +1,6 @@
 """PyTorch on one GPU, and DistributedDataParallel: every rank holds everything.
 
-What rank 0's host holds while save_pretrained writes the model: the bytes of one file.
+While save_pretrained writes the model, rank 0's host holds the bytes of one file.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ def ledger(run: Run) -> Ledger:
     precision = PRECISIONS[run.precision]
     setting = block_setting(run, precision)
     stack = layer_groups(run, 0, len(run.arch.layers))
-    ranges = tuple(group.stretch for group in stack)
     instants = step(
-        ranges,
+        tuple(group.stretch for group in stack),
         micro_batches=run.micro_batches,
         every=run.unrolled,
         reference=run.reference in (COPY, BASE) and run.rollout is None,
@@ -63,10 +62,9 @@ def ledger(run: Run) -> Ledger:
         instants = with_old_gradients(instants)
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
-    if run.options.get("gradient_as_bucket_view"):
-        walks = replace(
-            walks, gradients=FREE_AT_ONCE
-        )  # copied into a view of the bucket (reducer.cpp)
+    if run.options["gradient_as_bucket_view"]:
+        # copied into a view of the bucket (reducer.cpp)
+        walks = replace(walks, gradients=FREE_AT_ONCE)
     else:
         entries += weight_gradients(run, precision, stack, instants)
         entries += tower_gradients(run, precision, instants)

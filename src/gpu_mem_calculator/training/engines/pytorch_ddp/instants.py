@@ -13,6 +13,11 @@ from ....run.phases import OPTIMIZER
 from ....run.run import Run
 from ...step.weights import trained_total
 
+OLD_CODE = measured(
+    "NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
+    "the loss of the second micro-batch, in 5 through the first step"
+)
+
 
 def with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     """The ledger with the second micro-batch of the first step: no optimizer states yet, but two
@@ -38,17 +43,9 @@ def with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
         if i.name in names or i.name in step
     )
     entries = [_also_at(step if e.kind == OPTIM else names | step, e) for e in ledger.entries]
-    old = Entry(
-        "gradient buckets of the first micro-batch",
-        COMM,
-        sized(trained_total(run), bits),
-        dict.fromkeys((*names.values(), *step.values()), 1),
-        measured(
-            "NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
-            "the loss of the second micro-batch, in 5 through the first step"
-        ),
-        role=OLD_BUCKETS,
-    )
+    live = dict.fromkeys((*names.values(), *step.values()), 1)
+    name = "gradient buckets of the first micro-batch"
+    old = Entry(name, COMM, sized(trained_total(run), bits), live, OLD_CODE, role=OLD_BUCKETS)
     return replace(ledger, instants=(*ledger.instants, *first_step), entries=(*entries, old))
 
 

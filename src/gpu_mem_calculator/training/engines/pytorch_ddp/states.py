@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -13,19 +14,17 @@ from ....run.run import Precision, Run
 from ...optimizers import OPTIMIZERS
 from ...step import states, weights
 from ...step.adapter_states import adapter_entries
-from ...step.instants import StepInstant
-from ...step.layer_groups import LayerGroup
+from ...step.instants import Instants
+from ...step.layer_groups import LayerGroups
 from ...step.pretrained import pretrained_events
 from ...step.quantization import loading_events
 from ...step.states import buffer_entry, parameter_entry, with_startup
 from ...step.weights import trained_bits, trained_sizes
-from .buckets import gradient_buckets
 from .startup import broadcast_entry, build_entries
+from .stream import gradient_buckets
 
 
-def state_entries(
-    run: Run, precision: Precision, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def state_entries(run: Run, precision: Precision, instants: Instants) -> Iterator[Entry]:
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
     trained, bits = weights.trained_total(run), trained_bits(run, precision)
     sizes = [sized(n, bits) for n, _ in trained_sizes(run)] if run.unrolled else []
@@ -49,40 +48,31 @@ def state_entries(
     )
     yield from build_entries(run, precision)
     yield broadcast_entry(run, sizes)
-    yield Entry(
-        "gradient buckets",
-        COMM,
-        sized(holds(run.mesh.dp > 1) * trained, bits),
-        {**states.at_every_instant(instants), "startup.wrapped": 1},
-        code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
-        role=BUCKETS,
-        tensors=lambda: gradient_buckets(sizes[::-1]),
-    )
+    size = sized(holds(run.mesh.dp > 1) * trained, bits)
+    live = {**states.at_every_instant(instants), "startup.wrapped": 1}
+    source = code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients")
+    tensors = partial(gradient_buckets, sizes[::-1])
+    yield Entry("gradient buckets", COMM, size, live, source, role=BUCKETS, tensors=tensors)
 
 
-def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
+def _base_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
     """The weights of the model without adapters; quantized ones with the events of their load."""
-    base = parameter_entry(
-        "parameters",
-        weights.base_bytes(run, precision),
-        instants,
-        tensors=lambda: weights.base_tensors(run, precision),
-    )
+    tensors = partial(weights.base_tensors, run, precision)
+    size = weights.base_bytes(run, precision)
+    base = parameter_entry("parameters", size, instants, tensors=tensors)
     if run.unrolled and (run.quantization is not None or run.from_pretrained):
         events = pretrained_events if run.from_pretrained else loading_events
         return replace(base, script=events(run, precision))
     return base
 
 
-def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
+def _tower_entry(run: Run, precision: Precision, instants: Instants) -> Entry:
     """The vision tower's weights, quantized like the model's."""
     sizes = list(weights.tower_tensors(run, precision))
     return parameter_entry("vision tower", sum(sizes, EMPTY), instants, tensors=lambda: sizes)
 
 
-def tower_gradients(
-    run: Run, precision: Precision, instants: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+def tower_gradients(run: Run, precision: Precision, instants: Instants) -> Iterator[Entry]:
     """Gradients of a vision tower that is trained. Images reach it first, so its backward is last,
     beside the embedding's; its activations are not modelled, so it is one block here.
     """
@@ -94,7 +84,7 @@ def tower_gradients(
 
 
 def weight_gradients(
-    run: Run, precision: Precision, stack: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...]
+    run: Run, precision: Precision, stack: LayerGroups, instants: Instants
 ) -> Iterator[Entry]:
     """Whole gradients of the trained weights, in their dtype.
 
@@ -105,11 +95,6 @@ def weight_gradients(
     after = 0 if run.frozen else run.arch.after_parameters
     tied = run.arch.tied and not run.frozen and not run.compile  # there it is the embedding's
     shared = run.arch.embedding[0].numel if tied else 0
-    return states.gradient_entries(
-        run,
-        tuple((group.title, weights.trained_elements(run, group.layer)) for group in stack),
-        before - shared,
-        after + shared,
-        trained_bits(run, precision),
-        instants,
-    )
+    layers = tuple((group.title, weights.trained_elements(run, group.layer)) for group in stack)
+    table, head, bits = before - shared, after + shared, trained_bits(run, precision)
+    return states.gradient_entries(run, layers, table, head, bits, instants)

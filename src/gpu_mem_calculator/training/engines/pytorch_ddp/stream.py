@@ -1,13 +1,25 @@
-"""The stream of a DDP rank: its gradient buckets are rebuilt in the second forward."""
+"""The stream of a DDP rank: its gradient buckets, which are rebuilt in the second forward."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
-from ....ledger.num import sized
+from ....ledger.num import EMPTY, Bytes, sized
+from ....ledger.units import MIB
 from ....run.phases import FORWARD
+from ...step.broadcast import fill_buckets
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
-from .buckets import gradient_buckets
+
+FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # limits of the first bucket, of the others
+
+
+def gradient_buckets(sizes: Sequence[Bytes]) -> list[Bytes]:
+    """Bytes of the buckets from the second forward on. `sizes`: of the gradients, in the order in
+    which the first backward has made them.
+    """
+    return [sum(bucket, EMPTY) for bucket in fill_buckets(sizes, FIRST_BYTES, BUCKET_BYTES)]
 
 
 class BucketStreamWriter(StreamWriter):

@@ -11,46 +11,33 @@ from ..options import HYBRID, PRECISIONS, option, shard_ranks, wraps_ends, wraps
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each thing that FullyShardedDataParallel refuses, or is not modelled."""
     if option(run, "reshard_root_after_forward") is not None:
-        yield (
-            "engine.reshard_root_after_forward: FSDP version 1 always keeps the root gathered "
-            "until its backward; leave it out or set engine.fsdp_version to 2"
-        )
+        why = "FSDP version 1 always keeps the root gathered until its backward"
+        fix = "leave it out or set engine.fsdp_version to 2"
+        yield f"engine.reshard_root_after_forward: {why}; {fix}"
     if option(run, "keep_low_precision_grads"):
-        yield (
-            "engine.keep_low_precision_grads=true: torch's optimizers take gradients in the dtype "
-            "of the parameters only; leave it out"
-        )
+        why = "torch's optimizers take gradients in the dtype of the parameters only"
+        yield f"engine.keep_low_precision_grads=true: {why}; leave it out"
     if wraps_ends(run) or wraps_tied_ends(run):
-        yield (
-            "engine.fsdp_version=1 is not modelled for units around embedding and head "
-            "(engine.wrap_embedding_and_head, torchtitan's models); set engine.fsdp_version to 2"
-        )
+        why = "around embedding and head (engine.wrap_embedding_and_head, torchtitan's models)"
+        yield f"engine.fsdp_version=1 is not modelled for units {why}; set engine.fsdp_version to 2"
     if run.arch.tower:
-        yield (
-            "engine.fsdp_version=1 is not modelled for a model with a vision tower; set "
-            "engine.fsdp_version to 2"
-        )
+        why = "is not modelled for a model with a vision tower"
+        yield f"engine.fsdp_version=1 {why}; set engine.fsdp_version to 2"
     ranks = shard_ranks(run)
     alone = isinstance(ranks, int) and ranks == 1
     if alone and option(run, "cpu_offload"):
-        yield (
-            "engine.cpu_offload=true: FSDP version 1 does not shard over one rank, and then its "
-            "offload is not modelled; leave it out or set engine.fsdp_version to 2"
-        )
+        why = "FSDP version 1 does not shard over one rank, and then its offload is not modelled"
+        yield f"engine.cpu_offload=true: {why}; leave it out or set engine.fsdp_version to 2"
     if option(run, "sharding_strategy") in HYBRID and alone:
-        yield (
-            "engine.hybrid_shard_size=1: FSDP version 1 reduces no gradients over the replicas "
-            "of a group of one rank; set engine.sharding_strategy to no_shard"
-        )
+        why = "FSDP version 1 reduces no gradients over the replicas of a group of one rank"
+        yield f"engine.hybrid_shard_size=1: {why}; set engine.sharding_strategy to no_shard"
     if option(run, "init_dtype") and (
         not run.precision.endswith("_mixed")
         or option(run, "cpu_offload")
         or option(run, "init_device") not in (None, "cpu")
     ):
-        yield (
-            f"engine.init_dtype={option(run, 'init_dtype')!r} is modelled for mixed precision, "
-            "from init_device cpu and without cpu_offload; leave it out"
-        )
+        why = "is modelled for mixed precision, from init_device cpu and without cpu_offload"
+        yield f"engine.init_dtype={option(run, 'init_dtype')!r} {why}; leave it out"
     yield from _adapter_problems(run)
 
 
@@ -59,15 +46,11 @@ def _adapter_problems(run: Run) -> Iterator[str]:
     if run.adapter is None:
         return
     if not option(run, "use_orig_params"):
-        yield (
-            "engine.use_orig_params=false: FSDP version 1 cannot flatten frozen and trained "
-            "parameters into one; set engine.use_orig_params to true"
-        )
+        why = "FSDP version 1 cannot flatten frozen and trained parameters into one"
+        yield f"engine.use_orig_params=false: {why}; set engine.use_orig_params to true"
     if run.adapter.dora:
-        yield (
-            "training.lora.dora=true is not modelled for FSDP version 1; leave it out or set "
-            "engine.fsdp_version to 2"
-        )
+        why = "is not modelled for FSDP version 1"
+        yield f"training.lora.dora=true {why}; leave it out or set engine.fsdp_version to 2"
     stored = PRECISIONS[run.precision][0]
     if run.adapter.bits != stored:
         yield (

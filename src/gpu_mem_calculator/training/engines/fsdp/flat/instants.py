@@ -10,42 +10,47 @@ torch 2.13 distributed/fsdp/_runtime_utils.py: _pre_forward to _post_backward_ho
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from .....ledger.ledger import LAST
 from .....ledger.num import Num
-from .....run.phases import BACKWARD, FORWARD
-from ....step.instants import StepInstant, step
-from ....step.layer_groups import LayerGroup
-from ..instants import FsdpInstant, block_instant, forward_instant, unit_instant, without_saved
-from ..micro_batches import with_middle
-from ..waiting_layers import layer_count, waiting_layers
+from .....run.phases import FORWARD
+from ....step.instants import StepInstant
+from ....step.layer_groups import LayerGroups
+from ..instants import (
+    UNIT,
+    FsdpInstant,
+    StepShape,
+    at_block,
+    at_unit,
+    end_layer,
+    forward_instant,
+    layer_count,
+    reduced_at,
+    step_with,
+    waiting_layers,
+    with_first_step,
+)
 
 PRE, POST, NONE = "backward_pre", "backward_post", "none"
 
 
-class FlatShape(Struct, frozen=True, kw_only=True):
-    """What decides which instants a step has.
+class FlatShape(StepShape, frozen=True, kw_only=True):
+    """What decides which instants a step of version 1 has.
 
     prefetch: when the layer below is gathered in backward: PRE, POST or NONE
     ahead: the next layer is gathered before a layer's forward
-    every: instants of all layers and all actions, not only of those that may be the peak
     loss_outside: the loss is computed once the root has returned
-    accumulates: only the last micro-batch reduces gradients
     """
 
     prefetch: str
     ahead: bool
-    every: bool
-    loss_outside: bool = False
-    accumulates: bool = False
+    loss_outside: bool
 
 
-def flat_instants(
-    stack: tuple[LayerGroup, ...], micro_batches: Num, shape: FlatShape
-) -> list[FsdpInstant]:
+def flat_instants(stack: LayerGroups, micro_batches: Num, shape: FlatShape) -> list[FsdpInstant]:
     """The instants of a step.
 
     Actions in forward: "lazy" (in the first step, buffers are allocated and freed), "root.flat"
@@ -56,102 +61,67 @@ def flat_instants(
     "reduce" (the gradient is cast and padded) and "scatter" (this rank's part is allocated), then
     "embedding" and the last actions for the root. Last "optimizer".
     """
-    ranges = tuple(group.stretch for group in stack)
-    instants: list[FsdpInstant] = []
-    steps = step(ranges, micro_batches=micro_batches)
-    for step_instant in with_middle(steps, micro_batches) if shape.accumulates else steps:
-        instants += _with_actions(step_instant, stack, shape)
-    return without_saved(instants, stack) if shape.every else instants
+    return step_with(partial(_with_actions, stack, shape), stack, micro_batches, shape)
 
 
-def _with_actions(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
-    top = layer_count(stack)
-    if base.work == "layer" and base.instant.phase == FORWARD:
-        yield from _forward(base, stack, shape)
-    elif base.work == "layer":
-        yield from _backward(base, stack, shape)
-    elif base.work == "head" and base.instant.phase == BACKWARD:
-        if shape.prefetch == PRE and not shape.loss_outside:
-            yield _block(base, "prefetch", "gather the last layer", top)
-        yield FsdpInstant(base, "loss.backward", top)
+def _with_actions(stack: LayerGroups, shape: FlatShape, base: StepInstant) -> Iterator[FsdpInstant]:
+    top, forward = layer_count(stack), base.instant.phase == FORWARD
+    if base.work == "layer":
+        yield from (_forward if forward else _backward)(base, stack, shape)
     elif base.work == "head":
-        yield FsdpInstant(base, "loss", top)
+        if not forward and shape.prefetch == PRE and not shape.loss_outside:
+            named = base.instant.moved("loss.backward.prefetch", title="gather the last layer")
+            yield FsdpInstant(replace(base, instant=named, work=UNIT), "prefetch", top)
+        yield FsdpInstant(base, "loss" if forward else "loss.backward", top)
     elif base.work == "embedding":
         yield FsdpInstant(base, "embedding", -1)
-        for action in ("flatten", "reduce", "scatter"):
-            if action != "reduce" or shape.every:
-                name, title = f"{action}.root", f"{action} the root's gradients"
-                yield FsdpInstant(unit_instant(base, name, title), name, -1)
+        for action in ("flatten", "reduce", "scatter") if shape.every else ("flatten", "scatter"):
+            yield reduced_at(base, action, "root", -1)
     else:
         yield FsdpInstant(base, "optimizer", -1)
 
 
-def _forward(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _forward(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     """The root is gathered, then layer after layer; `base` is the last layer's forward."""
     yield from _gather_root(base, stack, shape)
     last = layer_count(stack) - 1
     for layer, word, title, end, waiting in waiting_layers(stack, every=shape.every):
         if not shape.ahead:
-            flat = unit_instant(base, f"gather.{word}", f"gather {title}", end, **waiting)
-            yield FsdpInstant(flat, "flat", layer)
-        if shape.ahead and layer < last:
-            words = f"gather the layer after {title}"
-            ahead = unit_instant(base, f"gather.after.{word}", words, **waiting)
-            yield FsdpInstant(ahead, "ahead", layer)
+            yield at_unit(base, f"gather.{word}", f"gather {title}", "flat", layer, end, **waiting)
+        elif layer < last:
+            where, words = f"gather.after.{word}", f"gather the layer after {title}"
+            yield at_unit(base, where, words, "ahead", layer, **waiting)
         yield forward_instant(base, layer, title, waiting, last=layer == last)
 
 
-def _gather_root(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _gather_root(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     """The root is gathered before the first layer; in an unrolled run also in the first step, where
     every unit's buffers are made and freed before.
     """
-    none = tuple(0 for _ in stack)
-    first_step = replace(base, instant=base.instant.in_first_step())
-    for one in (base, first_step) if shape.every and not base.later else (base,):
+    idle: dict[str, Any] = {"saved": tuple(0 for _ in stack), "work": ""}
+    for one in with_first_step(base, every=shape.every):
         if shape.every and not base.later:
-            lazy = unit_instant(one, "forward.lazy", "make buffers", saved=none, work="")
-            yield FsdpInstant(lazy, "lazy", -1)
+            yield at_unit(one, "forward.lazy", "make buffers", "lazy", -1, **idle)
         if shape.every:
-            root = unit_instant(one, "forward.root", "gather the root", saved=none, work="")
-            yield FsdpInstant(root, "root.flat", -1)
+            yield at_unit(one, "forward.root", "gather the root", "root.flat", -1, **idle)
         if shape.ahead:
             words = "gather the first layer with the root"
-            ahead = unit_instant(one, "gather.first", words, saved=none, work="")
-            yield FsdpInstant(ahead, "root.ahead", -1)
+            yield at_unit(one, "gather.first", words, "root.ahead", -1, **idle)
 
 
-def _backward(
-    base: StepInstant, stack: tuple[LayerGroup, ...], shape: FlatShape
-) -> Iterator[FsdpInstant]:
+def _backward(base: StepInstant, stack: LayerGroups, shape: FlatShape) -> Iterator[FsdpInstant]:
     """A layer at one end of its group: gathered again, run backward, reduced."""
-    low, count = layer_count(stack[: base.stretch]), int(stack[base.stretch].count)
-    top = base.instant.layer == LAST
-    if not top and count == 1:
-        return
-    layer = low + count - 1 if top else low
-    title = base.instant.title
-    saved = tuple(n + (j == base.stretch) for j, n in enumerate(base.saved))
-    gathers = shape.prefetch == NONE or (shape.prefetch == POST and layer == layer_count(stack) - 1)
-    if gathers:
-        yield _block(base, "gather", f"{title}, gather", layer, "regather", saved=saved)
-    if shape.prefetch == PRE and layer > 0:
-        yield _block(base, "prefetch", f"{title}, gather the layer below", layer, saved=saved)
-    yield FsdpInstant(base, "layer", layer)
-    yield _block(base, "flatten", f"{title}, flatten", layer)
-    if shape.prefetch == POST and layer > 0:
-        yield _block(base, "after", f"{title}, gather the layer below", layer)
-    if shape.every:
-        yield _block(base, "reduce", f"{title}, reduce", layer)
-    yield _block(base, "scatter", f"{title}, scatter", layer)
-
-
-def _block(
-    base: StepInstant, name: str, title: str, layer: int, action: str = "", **changes: object
-) -> FsdpInstant:
-    return FsdpInstant(block_instant(base, name, title, **changes), action or name, layer)
+    below = "gather the layer below"
+    for layer, saved in end_layer(base, stack):
+        last = layer == layer_count(stack) - 1
+        if shape.prefetch == NONE or (shape.prefetch == POST and last):
+            yield at_block(base, "gather", "gather", layer, "regather", saved=saved)
+        if shape.prefetch == PRE and layer > 0:
+            yield at_block(base, "prefetch", below, layer, saved=saved)
+        yield FsdpInstant(base, "layer", layer)
+        yield at_block(base, "flatten", "flatten", layer)
+        if shape.prefetch == POST and layer > 0:
+            yield at_block(base, "after", below, layer)
+        if shape.every:
+            yield at_block(base, "reduce", "reduce", layer)
+        yield at_block(base, "scatter", "scatter", layer)

@@ -9,6 +9,7 @@ the parameters. torch 2.13 distributed/fsdp: `D` in the sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
 
 from .....ledger.ledger import COMM, GRAD, RECORDED, Entry
@@ -19,7 +20,7 @@ from ..accumulation import accumulated_layers, accumulated_root, accumulates, ad
 from ..instants import FsdpInstant
 from ..layout import NO_LAYER, UnitPart, during, one_layer
 from ..options import loss_outside, option
-from ..reduce import has_old_grads
+from ..reduce import has_old_grads, reduced_layers
 from .layout import POST_BACKWARD, UNSHARD, FlatLayout
 from .units import FlatUnit
 
@@ -73,18 +74,15 @@ def _accumulated_entries(plan: FlatLayout, made: tuple[str, ...]) -> Iterator[En
     """Flat gradients that the last micro-batch reduces: the first one's, to which each later one
     adds its own. That stays until the unit is reduced, since autograd's node has a hook.
     """
-    top = len(plan.layers)
     of_root = tuple(f"{action}.root" for action in made)
-
-    def layers(instant: FsdpInstant) -> range:
-        return accumulated_layers(instant, top, made=made)
 
     def later(instant: FsdpInstant) -> Num:
         return int(bool(instant.step.instant.micro_batch))
 
+    layers = partial(accumulated_layers, top=len(plan.layers), made=made)
     kept = UnitPart("accumulated gradients", GRAD, UNSYNCED_CODE, UNSHARD, role=RECORDED)
     yield from kept.of_layers(plan, attrgetter("flat_grad"), layers)
-    yield kept.of_root(plan, plan.root.flat_grad, lambda i: accumulated_root(i, made=of_root))
+    yield kept.of_root(plan, plan.root.flat_grad, partial(accumulated_root, made=of_root))
     flat = UnitPart("flat gradient", COMM, FLAT_CODE, UNSHARD)
     yield from _of_units(plan, flat, attrgetter("flat_grad"), *made, times=later)
 
@@ -150,22 +148,17 @@ def output_entries(plan: FlatLayout) -> Iterator[Entry]:
     """
     several, casts = plan.root.several, plan.bits.reduce != plan.bits.stored
 
-    def adds(instant: FsdpInstant) -> bool:
-        return adds_shards(plan.run, instant) and not plan.offload
+    def adds(instant: FsdpInstant) -> Num:
+        return int(adds_shards(plan.run, instant) and not plan.offload)
+
+    def temporary(instant: FsdpInstant) -> Num:
+        return int((casts or adds(instant)) and reduces(plan.run, instant))
 
     output = UnitPart("reduce-scatter output", COMM, REDUCE_CODE, POST_BACKWARD)
     cast = UnitPart("reduced gradient, cast", COMM, REDUCE_CODE, plan.cast_stream)
-    yield from _of_units(
-        plan,
-        output,
-        lambda u: u.reduced * several,
-        "scatter",
-        times=lambda i: int((casts or adds(i)) and reduces(plan.run, i)),
-    )
+    yield from _of_units(plan, output, lambda u: u.reduced * several, "scatter", times=temporary)
     if casts:
-        yield from _of_units(
-            plan, cast, lambda u: u.shard_grad * several, "scatter", times=lambda i: int(adds(i))
-        )
+        yield from _of_units(plan, cast, lambda u: u.shard_grad * several, "scatter", times=adds)
 
 
 def _has_old_grads(plan: FlatLayout, instant: FsdpInstant) -> bool:
@@ -180,28 +173,20 @@ def _has_old_grads(plan: FlatLayout, instant: FsdpInstant) -> bool:
 
 def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
     """The gradient of each shard: until zero_grad, or under offload until backward is over."""
-    top = len(plan.layers)
 
-    def reduced_layers(instant: FsdpInstant) -> range:
-        backward = instant.step.instant.phase == BACKWARD
-        if plan.offload and not backward:
+    def old(instant: FsdpInstant) -> bool:
+        return _has_old_grads(plan, instant) or instant.action == "optimizer"
+
+    def reduced(instant: FsdpInstant) -> range:
+        if plan.offload and instant.step.instant.phase != BACKWARD:
             return NO_LAYER
-        if _has_old_grads(plan, instant) or instant.action == "optimizer":
-            return range(top)
-        if not reduces(plan.run, instant):
-            return NO_LAYER
-        ended = instant.layer < 0 and backward
-        if (adds_shards(plan.run, instant) and not plan.offload) or ended:
-            return range(top)
-        if instant.action in UNREDUCED:
-            return range(instant.layer + 1, top)
-        return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
+        adds = adds_shards(plan.run, instant) and not plan.offload
+        return reduced_layers(plan, instant, UNREDUCED, old=old(instant), adds=adds)
 
     def root(instant: FsdpInstant) -> Num:
-        old = adds_shards(plan.run, instant) or _has_old_grads(plan, instant)
-        old = old or instant.action == "optimizer"
+        kept = adds_shards(plan.run, instant) or old(instant)
         made = instant.action == "scatter.root" and reduces(plan.run, instant)
-        return int((old and not plan.offload) or made)
+        return int((kept and not plan.offload) or made)
 
     bits = plan.bits
     casts = bits.reduce != bits.stored
@@ -209,5 +194,5 @@ def sharded_gradient_entries(plan: FlatLayout) -> Iterator[Entry]:
     stream = UNSHARD if flat else plan.cast_stream if casts else POST_BACKWARD
     source = SAVED_CODE if plan.offload else KEPT_CODE
     part = UnitPart("sharded gradients", GRAD, source, stream)
-    yield from part.of_layers(plan, attrgetter("shard_grad"), reduced_layers)
+    yield from part.of_layers(plan, attrgetter("shard_grad"), reduced)
     yield part.of_root(plan, plan.root.shard_grad, root)

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .....ledger.ledger import COMM, CPU, FIRST_STEP, PARAM, Entry, Instant
-from .....ledger.num import EMPTY, Bytes, Num, nothing, sized
+from .....ledger.ledger import COMM, FIRST_STEP, PARAM, Entry, Instant
+from .....ledger.num import EMPTY, Num, nothing
 from .....ledger.source import code
 from .....pytorch.autograd.events import BlockEvents, EventRecorder
-from .....run.phases import FORWARD, STARTUP
+from .....run.phases import FORWARD
 from ....step.broadcast import broadcast_buffers
 from ..instants import START
-from ..layout import UnitLayout
 from ..options import option
+from ..startup import (
+    ROOT,
+    host_entries,
+    table_bytes,
+    tied_entries,
+    unsharded_live,
+    whole_bytes,
+    wrapped_layers,
+    wrapping_instants,
+)
 from .layout import FlatLayout
 from .units import FlatUnit
 
-MODEL = Instant(name="startup.model", phase=STARTUP, title="start-up: whole model on the GPU")
-ROOT = Instant(name="startup.root", phase=STARTUP, title="start-up: embedding and head are sharded")
 LAZY = Instant(
     name="first.forward.lazy",
     phase=FORWARD,
@@ -34,71 +41,32 @@ LAZY = Instant(
 WHOLE_CODE = code("torch 2.13 D/_init_utils.py:500-545: moved to the GPU, or there already")
 FLAT_CODE = code("torch 2.13 D/_flat_param.py:838 flatten_tensors: cat")
 SHARD_CODE = code("torch 2.13 D/_flat_param.py:1124 _get_shard: equal parts, padded")
-TIED_CODE = code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied")
 UPCAST_CODE = code(
     "accelerate 1.15.0 accelerator.py prepare_model: parameters are views until forward"
 )
-HOST_CODE = code("every rank makes the model on the host: init_device=cpu")
-
-
-class WrappedLayer(Instant, frozen=True, kw_only=True):
-    """A layer is being wrapped: the index of its kind, and how many of each kind were before."""
-
-    kind: int
-    before: tuple[int, ...]
 
 
 def startup_instants(plan: FlatLayout) -> tuple[Instant, ...]:
     """The instants before the step; an unrolled run has one, whose events contain the others."""
     if plan.run.unrolled:
         return (START,)
-    whole = (MODEL,) if plan.init_device == "cuda" else ()
-    return (*whole, *wrapped_layers(plan, plan.init_device), ROOT, START, LAZY)
-
-
-def wrapped_layers(plan: UnitLayout, init_device: str) -> Iterator[WrappedLayer]:
-    """For each kind of layer, the one at whose wrapping most is alive: its last, since shards add
-    up; its first where the whole model is on the GPU, which becomes less.
-    """
-    for kind, (title, _) in enumerate(plan.kinds):
-        found = [layer for layer, other in enumerate(plan.layers) if other == kind]
-        layer = found[0 if init_device == "cuda" else -1]
-        counts = tuple(plan.layers[:layer].count(other) for other in range(len(plan.kinds)))
-        yield WrappedLayer(
-            name=f"startup.layer.{kind}",
-            phase=STARTUP,
-            title=f"start-up: {title} are sharded",
-            kind=kind,
-            before=counts,
-        )
+    return (*wrapping_instants(plan, plan.init_device), START, LAZY)
 
 
 def startup_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Parameters before they are sharded, and the flat one they are copied into."""
-    if plan.init_device == "cpu":
-        yield _on_host(plan)
+    yield from host_entries(plan, plan.init_device, plan.upcast)
     if plan.run.unrolled:
         return
-    layers, on_gpu = tuple(wrapped_layers(plan, plan.init_device)), plan.init_device == "cuda"
-    for kind, (title, unit) in enumerate(plan.kinds):
-        total = plan.layers.count(kind)
-        left = {i.name: total - i.before[kind] for i in layers}
-        here = {i.name: 1 for i in layers if i.kind == kind}
-        live: dict[str, Num] = {MODEL.name: total, **left} if on_gpu else dict(here)
-        size = _whole(unit) // plan.upcast
+    layers = tuple(wrapped_layers(plan, plan.init_device))
+    for kind, (title, _, unit) in enumerate(plan.units):
+        live = unsharded_live(plan, plan.init_device, kind)
+        size = whole_bytes(unit) // plan.upcast
         yield Entry(f"{title}: unsharded parameters", PARAM, size, live, WHOLE_CODE)
+        here = {i.name: 1 for i in layers if i.kind == kind} or {ROOT.name: 1}
         size = unit.flat * unit.several // plan.upcast
-        yield Entry(f"{title}: flat parameter", COMM, size, dict(here), FLAT_CODE)
-    root = plan.root
-    names = [ROOT.name, *((MODEL.name, *(i.name for i in layers)) if on_gpu else ())]
-    live = dict.fromkeys(names, 1)
-    name = "embedding and head: unsharded parameters"
-    yield Entry(name, PARAM, _whole(root) // plan.upcast, live, WHOLE_CODE)
-    name, size = "embedding and head: flat parameter", root.flat * root.several // plan.upcast
-    yield Entry(name, COMM, size, {ROOT.name: 1}, FLAT_CODE)
-    if on_gpu and plan.run.arch.tied:
-        name = "head before it is tied to the embedding"
-        yield Entry(name, PARAM, _table(plan), {MODEL.name: 1}, TIED_CODE)
+        yield Entry(f"{title}: flat parameter", COMM, size, here, FLAT_CODE)
+    yield from tied_entries(plan, plan.init_device)
 
 
 def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
@@ -110,14 +78,13 @@ def shard_entries(plan: FlatLayout) -> Iterator[Entry]:
         yield from _before_upcast(plan)
         return
     names = (START.name, LAZY.name, *(i.step.name for i in plan.instants))
-    always: dict[str, Num] = {} if plan.offload else dict.fromkeys(names, 1)
+    kept = not plan.offload
+    always: dict[str, Num] = dict.fromkeys(names, 1) if kept else {}
     layers = tuple(wrapped_layers(plan, plan.init_device))
     for kind, (title, unit) in enumerate(plan.kinds):
         total = plan.layers.count(kind)
-        made: dict[str, Num] = {
-            i.name: (0 if plan.offload else i.before[kind]) + (i.kind == kind) for i in layers
-        }
-        made |= {} if plan.offload else {ROOT.name: total}
+        made: dict[str, Num] = {i.name: i.before[kind] * kept + (i.kind == kind) for i in layers}
+        made |= {ROOT.name: total} if kept else {}
         yield from _shard_rows(plan, title, unit, made, dict.fromkeys(always, total))
     yield from _shard_rows(plan, "embedding and head", plan.root, {ROOT.name: 1}, always)
     yield from _before_upcast(plan)
@@ -138,39 +105,18 @@ def _shard_rows(
 def _before_upcast(plan: FlatLayout) -> Iterator[Entry]:
     """Shards in 16 bits: the model's parameters are views of them until the first forward."""
     if plan.upcast > 1:
-        shards = [unit.shard // plan.upcast for unit in _units(plan)]
+        shards = [unit.shard // plan.upcast for unit in plan.in_order]
         size, live = sum(shards, EMPTY), {START.name: 1}
         name = "shards before they are upcast"
         yield Entry(name, PARAM, size, live, UPCAST_CODE, tensors=lambda: shards)
 
 
-def _whole(unit: FlatUnit) -> Bytes:
-    return sum(unit.originals, EMPTY)
-
-
-def _table(plan: FlatLayout) -> Bytes:
-    """Bytes of the embedding, as it is stored."""
-    return sized(plan.run.arch.embedding[0].numel, plan.bits.stored)
-
-
-def _units(plan: FlatLayout) -> Iterator[FlatUnit]:
-    """Every unit in the order in which it is wrapped."""
-    for kind in plan.layers:
-        yield plan.kinds[kind][1]
-    yield plan.root
-
-
-def _on_host(plan: FlatLayout) -> Entry:
-    size = sum((_whole(unit) for unit in _units(plan)), EMPTY) // plan.upcast
-    return Entry("model before it is sharded", PARAM, size, {START.name: 1}, HOST_CODE, place=CPU)
-
-
 def _shards_in_order(plan: FlatLayout) -> Entry:
     """All shards as one entry, with the events of start-up."""
-    shards = sum((unit.shard for unit in _units(plan)), EMPTY)
+    shards = sum((unit.shard for unit in plan.in_order), EMPTY)
     live: dict[str, Num] = {START.name: 1}
     if plan.offload:  # they go to the host: what remains is the cache
-        shards = max(_whole(unit) for unit in _units(plan))
+        shards = max(map(whole_bytes, plan.in_order))
     else:
         live |= {i.step.name: 1 for i in plan.instants}
     return Entry("model: sharded parameters", PARAM, shards, live, SHARD_CODE, script=_events(plan))
@@ -180,7 +126,7 @@ def _events(plan: FlatLayout) -> BlockEvents:
     """Allocations and frees of start-up."""
     recorder, kept = EventRecorder(), []
     sends = bool(option(plan.run, "sync_module_states")) and not nothing(plan.run.mesh.dp - 1)
-    orig, units = bool(option(plan.run, "use_orig_params")), list(_units(plan))
+    orig, units = bool(option(plan.run, "use_orig_params")), list(plan.in_order)
     made: list[list[int]] = []
     if plan.init_device == "cuda":
         made = _model(plan, recorder, units)
@@ -219,9 +165,9 @@ def _model(plan: FlatLayout, recorder: EventRecorder, units: list[FlatUnit]) -> 
     *layers, root = units
     after = sum(1 for _ in plan.run.arch.after_weights())
     before = len(root.originals) - after
-    first = [recorder.weight(size) for size in root.originals[:before]]
-    made = [[recorder.weight(size) for size in unit.originals] for unit in layers]
-    last = [recorder.weight(size) for size in root.originals[before:]]
+    first = list(map(recorder.weight, root.originals[:before]))
+    made = [list(map(recorder.weight, unit.originals)) for unit in layers]
+    last = list(map(recorder.weight, root.originals[before:]))
     if plan.run.arch.tied:
-        recorder.over((recorder.weight(_table(plan)),))
+        recorder.over((recorder.weight(table_bytes(plan)),))
     return [*made, [*first, *last]]

@@ -8,6 +8,7 @@ compute dtype takes the place of the gathered one. torch 2.13 distributed/fsdp: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from msgspec import Struct
@@ -55,12 +56,11 @@ class FlatUnit(Struct, frozen=True, kw_only=True):
 
 
 class FlatOptions(Struct, frozen=True):
-    """What decides how a unit is laid out: the ranks that share it, and three options."""
+    """What decides how a unit is laid out: the ranks that share it, and two options."""
 
     ranks: Num
     use_orig_params: bool
     offload: bool
-    frozen: bool  # adapters are trained, the base model is not
 
 
 def flat_unit(parameters: Sequence[UnitParameter], bits: UnitBits, how: FlatOptions) -> FlatUnit:
@@ -156,29 +156,18 @@ def _stepped(
     """What the optimizer of rank 0 steps: the flat shard, or with `use_orig_params` the parts of
     trained parameters that lie in it.
     """
-    if not how.use_orig_params:
-        if not any(parameter.trained for parameter in parameters):
-            return {}
-        return {
-            "states": (part,),
-            "trained_elements": part,
-            "trained_tensors": 1,
-            "largest_trained": part,
-        }
-    sizes: list[Num] = []
-    total: Num = 0
-    tensors: Num = 0
-    largest: Num = 0
-    for parameter, start in zip(parameters, starts, strict=True):
-        if parameter.trained:
-            end = start + parameter.weight.numel
-            size = smaller(end, part) - smaller(start, part)
-            sizes.append(size)
-            total, largest = total + size, larger(largest, size)
-            tensors = tensors + holds(size > 0)
+    if how.use_orig_params:
+        sizes = [
+            smaller(start + parameter.weight.numel, part) - smaller(start, part)
+            for parameter, start in zip(parameters, starts, strict=True)
+            if parameter.trained
+        ]
+    else:
+        sizes = [part] if any(parameter.trained for parameter in parameters) else []
+    none: Num = 0
     return {
         "states": tuple(sizes),
-        "trained_elements": total,
-        "trained_tensors": tensors,
-        "largest_trained": largest,
+        "trained_elements": sum(sizes),
+        "trained_tensors": sum(holds(size > 0) for size in sizes),
+        "largest_trained": reduce(larger, sizes, none),
     }

@@ -1,33 +1,30 @@
-"""What FSDP version 1 does in its own way.
+"""What FSDP version 1 does in its own way: the entries of its parameters, and its stream.
 
-The stream of a rank of FSDP version 1: freed blocks that the GPU has yet to finish with.
+With CPUOffload shards, their gradients and the optimizer are in host memory. Every shard and its
+gradient are pinned before the first forward; a sharded gradient also stays on the GPU until
+backward is over. torch 2.13 distributed/fsdp: `D` in the sources.
 
-A gathered parameter is allocated on one CUDA stream and read by forward on another. The views of it
-are taken on the first one, so autograd copies the gradients into the flat one there, and that is
-reduced on a third one. `record_stream` keeps a block that another stream reads after its free until
-the GPU has come so far. In backward a gathered parameter is freed on its own stream, and not kept.
+The stream has freed blocks that the GPU has yet to finish with. A gathered parameter is allocated
+on one CUDA stream and read by forward on another. The views of it are taken on the first one, so
+autograd copies the gradients into the flat one there, and that is reduced on a third one.
+`record_stream` keeps a block that another stream reads after its free until the GPU has come so
+far. In backward a gathered parameter is freed on its own stream, and not kept.
 
 The host runs ahead of the GPU. With `limit_all_gathers` it waits before a gather for the last but
 one free of a gathered parameter (torch 2.13 D/_runtime_utils.py:290 _unshard, _limiter_utils.py).
 It always waits at the end of a phase. Where memory is short, the allocator waits.
-
-What a rank of FSDP version 1 holds for its parameters: shards, states, units at work.
-
-FSDP version 1 with CPUOffload: shards, their gradients and the optimizer in host memory.
-
-Every shard and its gradient are pinned before the first forward. A sharded gradient also stays on
-the GPU until backward is over. torch 2.13 distributed/fsdp: `D` in the sources.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
 from .....ledger.ledger import CPU, GATHERED, GRAD, PARAM, RECORDED, TEMP, Entry, Ledger, Writer
-from .....ledger.num import Num, larger, nothing, sized
+from .....ledger.num import Num, nothing, sized
 from .....ledger.source import code
 from .....pytorch.modelling.huggingface.head import head_walk
 from .....pytorch.modelling.huggingface.setting import BlockSetting
@@ -37,14 +34,14 @@ from .....run.run import Run
 from ....optimizers import OPTIMIZERS
 from ....step.activations import FREE_TOGETHER, StageWalks
 from ....step.activations import walks as walk_stage
-from ....step.layer_groups import LayerGroup
+from ....step.layer_groups import LayerGroups
 from ....step.model_inputs import named_until_return
-from ....step.states import buffer_entry, optimizer_entries
+from ....step.states import buffer_entry
 from ....step.stream_phases import Phase
 from ....step.stream_writer import StreamWriter
 from ..cache import ShardEntries, cached_without_tokens
 from ..instants import START, FsdpInstant
-from ..offload import PINNED, host_step_entries
+from ..offload import PINNED, host_step_entries, trained_shards
 from ..options import option
 from ..unit_ledger import FsdpVersion
 from .gather import gathered_entries, lazy_entry, shard_copy_entries
@@ -52,7 +49,6 @@ from .instants import POST
 from .layout import FlatLayout, flat_layout
 from .reduce import gradient_entries, output_entries, sharded_gradient_entries
 from .startup import shard_entries, startup_entries, startup_instants
-from .units import FlatUnit
 
 PINNED_CODE = code(f"torch 2.13 D/_flat_param.py:1256 init_flat_param_attributes; {PINNED}")
 MADE_CODE = code("torch 2.13 D/_init_utils.py:582: shards go to pageable memory first")
@@ -61,7 +57,7 @@ MADE_CODE = code("torch 2.13 D/_init_utils.py:582: shards go to pageable memory 
 def host_entries(plan: FlatLayout) -> Iterator[Entry]:
     """Parameters and gradients in pinned memory, a power of two of bytes for each unit."""
     steady: dict[str, Num] = {i.step.name: 1 for i in plan.instants}
-    for title, count, unit in _units(plan):
+    for title, count, unit in plan.units:
         name, size = f"{title}: sharded parameters, pinned", unit.pinned * count
         yield Entry(name, PARAM, size, steady, PINNED_CODE, place=CPU)
         name, size = f"{title}: sharded gradients, pinned", unit.pinned_grads * count
@@ -70,19 +66,12 @@ def host_entries(plan: FlatLayout) -> Iterator[Entry]:
         yield Entry(name, PARAM, size, {START.name: 1}, MADE_CODE, place=CPU)
 
 
-def _units(plan: FlatLayout) -> Iterator[tuple[str, int, FlatUnit]]:
-    """A title, the number of such units, and the unit."""
-    for kind, (title, unit) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind), unit
-    yield "embedding and head", 1, plan.root
-
-
 NORM_CODE = code("torch 2.13 D/fully_sharded_data_parallel.py:1085 clip_grad_norm_, 2126: a norm")
 NORM_BYTES = 512  # a scalar's block
 
 
 @cached_without_tokens
-def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+def state_entries(run: Run, stack: LayerGroups) -> ShardEntries:
     """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
     plan = flat_layout(run, stack)
     startup = startup_instants(plan)
@@ -104,39 +93,24 @@ def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
 
 def _step_entries(plan: FlatLayout) -> Iterator[Entry]:
     """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
-    run, root = plan.run, plan.root
-    total, largest, tensors = root.trained_elements, root.largest_trained, root.trained_tensors
-    sizes = [*root.states]
+    run, trained = plan.run, trained_shards(plan)
+    if plan.offload:
+        yield from host_step_entries(plan, trained, plan.bits.stored)
+        return
+    sizes = [*plan.root.states]
     for kind in plan.layers if run.unrolled else ():
         sizes += plan.kinds[kind][1].states
-    for kind, (_, unit) in enumerate(plan.kinds):
-        count = plan.layers.count(kind)
-        total = total + count * unit.trained_elements
-        tensors = tensors + count * unit.trained_tensors
-        largest = larger(largest, unit.largest_trained)
-    if plan.offload:
-        yield from host_step_entries(plan, total, largest, tensors, plan.bits.stored)
-        return
-    yield from optimizer_entries(
-        replace(run, clipping=False),
-        total,
-        plan.bits.stored,
-        plan.step_instants,
-        implementation=run.implementation or OPTIMIZERS[run.optimizer].default,
-        largest=largest,
-        tensors=tensors,
-        sizes=tuple((int(size), 1) for size in sizes if int(size)) if run.unrolled else (),
-    )
-    yield from _norm_entries(plan, tensors)
+    stepped = [int(size) for size in sizes if int(size)] if run.unrolled else []
+    default = OPTIMIZERS[run.optimizer].default
+    yield from trained.stepped(plan, plan.bits.stored, default, sizes=stepped)
+    yield from _norm_entries(plan, trained.tensors)
 
 
 def _norm_entries(plan: FlatLayout, tensors: Num) -> Iterator[Entry]:
     """FSDP's clip_grad_norm_: a norm of each gradient, one after the other."""
     if plan.run.clipping:
-        optimizer = [i for i in plan.step_instants if i.instant.phase == OPTIMIZER]
-        live: dict[str, Num] = {i.name: 1 for i in optimizer}
-        size = sized(tensors * NORM_BYTES, 8)
-        yield Entry("gradient norms", TEMP, size, live, NORM_CODE)
+        live = {i.name: 1 for i in plan.step_instants if i.instant.phase == OPTIMIZER}
+        yield Entry("gradient norms", TEMP, sized(tensors * NORM_BYTES, 8), live, NORM_CODE)
 
 
 GATHERS = re.compile(r"(^|\.)(forward\.root|gather\.[\w.]+|prefetch|gather|after)$")
@@ -147,13 +121,12 @@ IN_FLIGHT = 2  # torch 2.13 D/_limiter_utils.py _max_num_inflight_all_gathers
 class FlatStreamWriter(StreamWriter):
     """Writes what any writer does, and which blocks are kept after their free.
 
-    `limited`: `limit_all_gathers` is on.
+    `limited`: `limit_all_gathers` is on; without it the host waits at the end of each phase only.
     """
 
-    limited = True
-
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, limited: bool) -> None:
         super().__init__(ledger)
+        self.limited = limited
         self.frees: list[int] = []  # the kept tensors up to each free of a gathered parameter
         self.done = 0  # kept tensors that the host has waited for
         self.in_forward = self.root_gathered = False
@@ -214,13 +187,7 @@ class FlatStreamWriter(StreamWriter):
         self.done = max(self.done, passed)
 
 
-class UnlimitedStreamWriter(FlatStreamWriter):
-    """The same without `limit_all_gathers`: the host waits at the end of each phase only."""
-
-    limited = False
-
-
-def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> StageWalks:
+def _walks(run: Run, setting: BlockSetting, stack: LayerGroups) -> StageWalks:
     """The walks of layers and head. Beside adapters, frozen weights of layers take gradients, too,
     because they are views of a flat parameter that does; those of the root do not.
     """
@@ -229,7 +196,7 @@ def _walks(run: Run, setting: BlockSetting, stack: tuple[LayerGroup, ...]) -> St
         kept = (taking.first or taking.layers[0]).keeps_input
         named = named_until_return(run, setting, kept=kept)
         taking = replace(taking, head=head_walk(setting, run.arch, None, named))
-    return taking
+    return replace(taking, gradients=FREE_TOGETHER)
 
 
 def _until(plan: FlatLayout, instant: FsdpInstant) -> str:
@@ -244,13 +211,7 @@ def _writer(plan: FlatLayout) -> Callable[[Ledger], Writer] | None:
     """Where nothing is gathered, nothing says how far the host is ahead."""
     if nothing(plan.root.several):
         return None
-    return FlatStreamWriter if option(plan.run, "limit_all_gathers") else UnlimitedStreamWriter
+    return partial(FlatStreamWriter, limited=bool(option(plan.run, "limit_all_gathers")))
 
 
-VERSION_1 = FsdpVersion(
-    states=state_entries,
-    gradients=lambda run: FREE_TOGETHER,
-    walks=_walks,
-    until=_until,
-    writer=_writer,
-)
+VERSION_1 = FsdpVersion(states=state_entries, walks=_walks, until=_until, writer=_writer)
