@@ -15,4 +15,3 @@ CPU_ADAM, CPU_CAST = 3.6e-10, 1.8e-10
 # torch's loop over tensors with sixteen threads: estimated from eight measured steps of FSDP with
 # offload; with four threads 3.0e-9 was measured.
 CPU_TORCH = 1.3e-9
-FILE_BYTES_PER_SECOND = 1.0e9  # torch.save to a local disk, assumed

@@ -6,6 +6,8 @@ Computing, reading memory and sending may all overlap; the latency of messages i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -52,6 +54,10 @@ def pass_time(work: PassWork, card: CardRates) -> PassTime:
     return PassTime(longest + waited, COMPUTE if compute >= memory else MEMORY)
 
 
+def _slowest(passes: Sequence[PassTime]) -> PassTime:
+    return max(passes, key=lambda one: one.seconds)
+
+
 def prompt_works(serving: ServingReplica, prompt: int, sequences: float = 1) -> list[PassWork]:
     """The prefill of `sequences` prompts in one pass, on each stage."""
     card = serving.card
@@ -67,7 +73,7 @@ def step_works(serving: ServingReplica, context: int, sequences: float) -> list[
 def first_token_time(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
     """The time of one prompt: the sum over the stages; chunks of `chunk` tokens are pipelined."""
     passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt)]
-    slowest = max(passes, key=lambda one: one.seconds)
+    slowest = _slowest(passes)
     chunks = -(-prompt // chunk)
     total = sum(one.seconds for one in passes)
     return PassTime((total + (chunks - 1) * slowest.seconds) / chunks, slowest.bound)
@@ -75,10 +81,7 @@ def first_token_time(serving: ServingReplica, prompt: int, chunk: int) -> PassTi
 
 def prompt_rate(serving: ServingReplica, prompt: int) -> tuple[float, str]:
     """Prompt tokens a second with every stage busy, and what limits the slowest stage."""
-    slowest = max(
-        (pass_time(work, serving.card) for work in prompt_works(serving, prompt)),
-        key=lambda one: one.seconds,
-    )
+    slowest = prompts(serving, prompt, 1)
     return prompt / slowest.seconds, slowest.bound
 
 
@@ -91,15 +94,15 @@ def step_rates(serving: ServingReplica, context: int, sequences: int) -> tuple[f
     batches = min(len(serving.stages), sequences) if serving.overlapped else 1
     batch = sequences / batches
     passes = [pass_time(work, serving.card) for work in step_works(serving, context, batch)]
-    slowest = max(passes, key=lambda one: one.seconds)
+    slowest = _slowest(passes)
     round_trip = max(sum(one.seconds for one in passes), batches * slowest.seconds)
     return sequences / round_trip, 1 / round_trip, slowest.bound
 
 
 def prompts(serving: ServingReplica, prompt: int, sequences: float) -> PassTime:
     """The time of `sequences` prompts in one pass with every stage busy: the slowest stage's."""
-    passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt, sequences)]
-    return max(passes, key=lambda one: one.seconds)
+    works = prompt_works(serving, prompt, sequences)
+    return _slowest([pass_time(work, serving.card) for work in works])
 
 
 def requests(
@@ -120,11 +123,10 @@ def requests(
             passes.append(pass_time(steps, serving.card))
         elif sequences == 1:
             both = pass_time(first, serving.card), pass_time(steps, serving.card)
-            longer = max(both, key=lambda one: one.seconds)
-            passes.append(PassTime(both[0].seconds + both[1].seconds, longer.bound))
+            passes.append(PassTime(both[0].seconds + both[1].seconds, _slowest(both).bound))
         else:
             passes.append(pass_time(first.plus(steps), serving.card))
-    slowest = max(passes, key=lambda one: one.seconds)
+    slowest = _slowest(passes)
     total = sum(one.seconds for one in passes)
     return PassTime(max(total, batches * slowest.seconds), slowest.bound)
 

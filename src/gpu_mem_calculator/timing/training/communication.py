@@ -19,9 +19,8 @@ from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .compute import BlockSeconds
 from .estimates import EXPOSED_SHARE, LATE_SECONDS
-from .numbers import without
 from .operators import EqualLayers, local_tokens, tokens_of
-from .step_seconds import Seconds
+from .step_seconds import Seconds, without
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 ALL_TO_ALL, SEND = "all_to_all", "send"
@@ -33,11 +32,6 @@ class LayerCollectives(Struct, frozen=True, kw_only=True):
     forward: Seconds = 0.0
     backward: Seconds = 0.0
     recompute: Seconds = 0.0
-
-    @property
-    def total(self) -> Seconds:
-        """Seconds of all passes."""
-        return self.forward + self.backward + self.recompute
 
 
 def layer_collectives(

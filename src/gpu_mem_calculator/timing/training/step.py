@@ -10,25 +10,38 @@ on layers of Megatron's own, three times its estimate, is left out.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
+from ...ledger.num import larger, smaller
 from ...models.arch.blocks import Moe
 from ...run.run import Run
 from ...training.engines import engine_row
 from ..curves.machine import Machine
 from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
-from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
-from .copies import accumulation_seconds, copy_seconds
+from .compute import (
+    BlockSeconds,
+    both_ends,
+    embedding_seconds,
+    head_seconds,
+    layer_seconds,
+    recomputed_share,
+)
 from .estimates import SLOWEST_HOST
 from .host import host_seconds
-from .numbers import difference, larger, smaller
-from .offload import offload_seconds, offloaded
 from .operators import EqualLayers, layer_kinds
-from .optimizer import optimizer_seconds
+from .optimizer import offload_seconds, offloaded, optimizer_seconds
 from .parameters import rank_parameters
 from .pipeline import Stages, bubble, sent, slowest, stages, weighted
-from .step_seconds import Seconds, StepSeconds
-from .synchronization import Passes, exposed_seconds, synchronization
+from .step_seconds import Seconds, StepSeconds, difference, summed
+from .synchronization import (
+    Passes,
+    accumulation_seconds,
+    copy_seconds,
+    exposed_seconds,
+    synchronization,
+)
 
 EXPERTS, ADAPTERS = "experts", "adapters"
 # class -> (low, high) as factors of the estimate. Megatron-LM: run files often leave out which
@@ -105,9 +118,7 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
 
 def _step(run: Run, engine: str, **parts: Seconds) -> StepSeconds:
     """The parts, their sum, and its interval."""
-    estimate: Seconds = 0.0
-    for seconds in parts.values():
-        estimate = estimate + seconds
+    estimate = summed(parts.values())
     low, high = interval_factors(run, engine)
     return StepSeconds(estimate=estimate, low=estimate * low, high=estimate * high, **parts)
 
@@ -139,8 +150,9 @@ def _stage(
     embedding, head = (block.total for block in ends)
     computed = slowest(run, where, kernels, embedding, head)
     moved = slowest(run, where, layers, embedding + first, head + last)
-    launches = host_seconds(run, engine, machine, blocks, _both(*ends))
-    slower = 1 + SLOWEST_HOST * (smaller(run.mesh.tp, run.gpus_per_node) - 1)
+    launches = host_seconds(run, engine, machine, blocks, both_ends(*ends))
+    together: Any = smaller(run.mesh.tp, run.gpus_per_node)
+    slower = 1 + SLOWEST_HOST * (together - 1)
     waited = tuple(
         (larger(forward, launched * slower), larger(backward, relaunched * slower))
         for (forward, backward), launched, relaunched in zip(
@@ -158,14 +170,6 @@ def _stage(
         every=weighted(counts, waits) + embedding + head,
     )
     return stage, launches.step, _passes(where, waited, moves, share, ends[0])
-
-
-def _both(embedding: BlockSeconds, head: BlockSeconds) -> BlockSeconds:
-    """The kernels of both ends of the model."""
-    return BlockSeconds(
-        launches=embedding.launches + head.launches,
-        back_launches=embedding.back_launches + head.back_launches,
-    )
 
 
 def _both_passes(
