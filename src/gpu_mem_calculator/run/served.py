@@ -35,6 +35,13 @@ COMMON_OPTIONS: dict[str, Any] = {
 }
 
 
+def server_options(unset: str, **own: Any) -> dict[str, Any]:
+    """The keys that a run file may set of a server, and their defaults: None for those in `unset`,
+    where the server chooses or the feature is off.
+    """
+    return COMMON_OPTIONS | dict.fromkeys(unset.split()) | own
+
+
 # In a problem of a server that lowers what it was asked for until it fits, and starts.
 KEEPS_FEWER = "keeps fewer layers on the card"
 

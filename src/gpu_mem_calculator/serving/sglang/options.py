@@ -10,40 +10,29 @@ from ...ledger.units import MIB
 from ...models.arch.blocks import Attention, LatentAttention, Mixer
 from ...run.releases import Version, version_text
 from ...run.run import Run
-from ...run.served import COMMON_OPTIONS
+from ...run.served import server_options
 from ...run.weights.shards import ServerShard
 from . import defaults, speculative
 from .defaults import CardMemory
 from .versions import LATE_EXTRA_LAYERS, NEWEST, PAGED_BLACKWELL, PREFILL_GRAPHS, version
 
-# The keys that a run file may set, and their defaults; None: SGLang chooses, or it is off.
-OPTIONS = COMMON_OPTIONS | {
-    "engine_version": version_text(NEWEST),
-    "pipeline_parallel_size": 1,
-    "data_parallel_size": 1,
-    "expert_parallel_size": 1,
-    "enable_dp_attention": False,
-    "gpu_memory_utilization": None,
-    "max_num_seqs": None,
-    "max_total_tokens": None,
-    "chunked_prefill_size": None,
-    "cuda_graph_max_bs": None,
-    "cuda_graph_bs": None,
-    "disable_prefill_cuda_graph": False,
-    "attention_backend": None,
-    "page_size": None,
-    "enforce_eager": False,
-    "max_loras": None,
-    "max_lora_rank": None,
-    "speculative_method": None,
-    "speculative_model": None,
-    "num_speculative_tokens": None,
-    "cpu_offload_gb": None,
-    "swa_full_tokens_ratio": 0.8,
-    "mamba_full_memory_ratio": 0.9,
-    "disable_radix_cache": False,
-    "hicache_ratio": None,
-}
+OPTIONS = server_options(
+    """
+    gpu_memory_utilization max_num_seqs max_total_tokens chunked_prefill_size cuda_graph_max_bs
+    cuda_graph_bs attention_backend page_size max_loras max_lora_rank speculative_method
+    speculative_model num_speculative_tokens cpu_offload_gb hicache_ratio
+    """,
+    engine_version=version_text(NEWEST),
+    pipeline_parallel_size=1,
+    data_parallel_size=1,
+    expert_parallel_size=1,
+    enable_dp_attention=False,
+    disable_prefill_cuda_graph=False,
+    enforce_eager=False,
+    swa_full_tokens_ratio=0.8,
+    mamba_full_memory_ratio=0.9,
+    disable_radix_cache=False,
+)
 
 HOPPER, BLACKWELL = ("9.0",), ("10.0", "10.3")
 FLASHINFER, FA3, TRTLLM, TRITON = "flashinfer", "fa3", "trtllm", "triton"

@@ -26,7 +26,7 @@ from ...run.cuda.process import process_items
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run
-from ...run.served import ACTIVATION, COMMON_OPTIONS, NON_TORCH, POOL, ServerItem, ServerMemory
+from ...run.served import ACTIVATION, NON_TORCH, POOL, ServerItem, ServerMemory, server_options
 from ...run.weights.layer_widths import LayerWidths, distinct_widths
 from ...run.weights.shards import ServerShard
 from . import cache, torch_backend, weights
@@ -201,27 +201,19 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
     yield from settings_note(run)
 
 
-OPTIONS = COMMON_OPTIONS | {
-    "engine_version": TENSORRT_LLM.version,
-    "engine_generation": None,
-    "pipeline_parallel_size": 1,
-    "expert_parallel_size": 1,
-    "gpu_memory_utilization": 0.9,
-    "max_num_batched_tokens": None,
-    "max_num_seqs": None,
-    "max_total_tokens": None,
-    "enforce_eager": False,
-    "block_size": None,
-    "max_beam_width": 1,
-    "max_attention_window": None,
-    "cross_kv_cache_fraction": None,
-    "cuda_graph_max_bs": None,
-    "max_loras": None,
-    "max_lora_rank": None,
-    "speculative_method": None,
-    "speculative_model": None,
-    "num_speculative_tokens": None,
-}
+OPTIONS = server_options(
+    """
+    engine_generation max_num_batched_tokens max_num_seqs max_total_tokens block_size
+    max_attention_window cross_kv_cache_fraction cuda_graph_max_bs max_loras max_lora_rank
+    speculative_method speculative_model num_speculative_tokens
+    """,
+    engine_version=TENSORRT_LLM.version,
+    pipeline_parallel_size=1,
+    expert_parallel_size=1,
+    gpu_memory_utilization=0.9,
+    enforce_eager=False,
+    max_beam_width=1,
+)
 ENGINE = Engine(
     name="tensorrt_llm",
     title=ROW.title,
