@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..ledger.formula import Formula
+from ..ledger.formula import Formula, Term, product
 from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
 from ..ledger.num import sized
 from ..ledger.source import Source
@@ -56,6 +56,14 @@ class ServerItem(Struct, frozen=True):
     formula: Formula = ""
     parts: tuple[tuple[str, int], ...] = ()
     place: str = GPU
+
+
+def counted(
+    figure: str, name: str, source: Source, *factors: int | Term | list[Term]
+) -> ServerItem:
+    """An item whose bytes are a product."""
+    size, formula = product(*factors)
+    return ServerItem(figure, name, size, source, formula)
 
 
 KINDS = {WEIGHTS: PARAM, ACTIVATION: ACT, NON_TORCH: RUNTIME, GRAPHS: TEMP, POOL: CACHE}

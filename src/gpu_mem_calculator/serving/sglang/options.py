@@ -209,7 +209,7 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         if name == "auto" and self.sparse and self.run.compute_capability in BLACKWELL:
             name = "fp8"
         model = 32 if self.run.precision == "fp32" else 16
-        return {"auto": model, "bf16": 16, "fp16": 16, "fp8": 8}.get(name, model)
+        return {"auto": model, "bf16": 16, "fp16": 16, "fp8": 8}[name]
 
 
 def stage_layers(run: Run) -> list[int]:

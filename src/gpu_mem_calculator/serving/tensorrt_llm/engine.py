@@ -6,8 +6,6 @@ kv_cache_config.free_gpu_memory_fraction, `max_num_seqs` max_batch_size, `max_nu
 max_num_tokens, `block_size` tokens_per_block, `max_total_tokens` kv_cache_config.max_tokens,
 `enforce_eager` turns CUDA graphs off. Files are those of TensorRT-LLM 1.2.1.
 
-Memory of TensorRT engines besides weights and cache.
-
 TensorRT plans the activations when an engine is built and logs them ("execution context memory",
 "Total Activation Memory"); its compiler is closed, so the widths below are read from such logs. The
 C++ runtime's buffers are from its source.
@@ -130,8 +128,7 @@ def items_without_pool(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
     """All items of one rank but the KV cache."""
     items = (*weights.rank_items(run, shard), *process_items(run, as_measured=True))
     if backend(run) == ENGINES:
-        context = context_items(run, shard)
-        return (*items, *context, *runtime_items(run, shard))
+        return (*items, *context_items(run, shard), *runtime_items(run, shard))
     return (
         *items,
         *torch_backend.buffer_items(run, shard),
@@ -151,8 +148,7 @@ def serve(run: Run) -> ServerMemory:
     free = run.free_bytes - used_bytes
     pool = cache.pool(run, shard, int(max(0, free) * share))
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
-    formula = pool.formula
-    pool_items = [ServerItem(POOL, "keys and values", pool.bytes, source, formula)]
+    pool_items = [ServerItem(POOL, "keys and values", pool.bytes, source, pool.formula)]
     if pool.cross_bytes:
         name = "keys and values of the encoder"
         formula = f"{pool.cross_bytes:,} of cross_kv_cache_fraction, in whole blocks"

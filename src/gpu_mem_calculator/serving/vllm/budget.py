@@ -12,6 +12,7 @@ Legend: s slots, r rank.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from math import ceil
@@ -20,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import CPU, GPU
-from ...ledger.num import ceil_div
+from ...ledger.num import ceil_div, round_up
 from ...ledger.source import code
 from ...ledger.units import GIB
 from ...ledger.words import words
@@ -31,16 +32,15 @@ from ...run.weights import find_format
 from ...run.weights.rank_weights import ROUNDED, run_format
 from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
 from ...run.weights.weight_formulas import less, parameters_formula
-from .activations import element_bytes, profile_peak
+from .activations import profile_peak
 from .cache import BlockPool
-from .formats import loaded_format
 from .graphs import COUNTED_FROM, graph_parts
 from .non_torch import counted_parts, uncounted_parts
-from .sampler import SourcedBytes
+from .sampler import SourcedBytes, element_bytes, step_sequences, step_tokens
 from .shards import rank_shard
 from .speculative import draft_model
 from .versions import v1, version
-from .weights import rank_formulas, rank_weights
+from .weights import loaded_format, rank_formulas, rank_weights
 
 SOURCE = code("vllm 0.11.0 vllm/lora/layers, allocated while the model is loaded")
 # Models with slots for the embedding and the head (`embedding_modules`), by first version.
@@ -62,22 +62,16 @@ def adapter_slots(run: Run, shard: ServerShard) -> tuple[SourcedBytes, ...]:
     rank = run.options.get("max_lora_rank")
     if not rank:
         return ()
-    size = 4 if run.precision == "fp32" else 2
-    slots = int(run.options.get("max_loras") or 1)
+    size, slots = element_bytes(run), int(run.options.get("max_loras") or 1)
     slot_bytes = slots * int(rank) * size
-    elements: dict[str, int] = {}
-    for part, count in _matrices(run, shard):
-        elements[part] = elements.get(part, 0) + count
+    elements: Counter[str] = Counter()
+    for name, count in _matrices(run, shard):
+        elements[name] += count
     slot = f"{slots} adapters × rank {rank} × {size} bytes"
-    parts = [
-        SourcedBytes(
-            f"adapters: {part}",
-            count * slot_bytes,
-            SOURCE,
-            f"{slot} × {count:,} inputs and outputs",
-        )
-        for part, count in elements.items()
-    ]
+    parts = []
+    for name, count in elements.items():
+        text = f"{slot} × {count:,} inputs and outputs"
+        parts.append(SourcedBytes(f"adapters: {name}", count * slot_bytes, SOURCE, text))
     vocabulary = _vocabulary_bytes(run, shard, slot_bytes, size)
     parts.append(SourcedBytes("adapters: embedding and head", vocabulary, SOURCE))
     parts.append(SourcedBytes("adapters: indices", _index_bytes(run), SOURCE))
@@ -135,7 +129,7 @@ def _vocabulary_bytes(run: Run, shard: ServerShard, slot_bytes: int, size: int) 
     tables = (shard.embedding, shard.head)
     total = slot_bytes * (
         tables[0] * (arch.vocab + extra + arch.hidden)
-        + tables[1] * (arch.hidden + _padded_words(arch.vocab + extra))
+        + tables[1] * (arch.hidden + int(round_up(arch.vocab + extra, WORDS_MULTIPLE)))
     )
     new_words = slots * extra * arch.hidden * size  # in each table
     rows = (extra * slots, extra if arch.head is not None else 0)
@@ -144,16 +138,12 @@ def _vocabulary_bytes(run: Run, shard: ServerShard, slot_bytes: int, size: int) 
     return total + sum(tables) * new_words + extra_rows * arch.hidden * size
 
 
-def _padded_words(count: int) -> int:
-    return int(ceil_div(count, WORDS_MULTIPLE)) * WORDS_MULTIPLE
-
-
 def _index_bytes(run: Run) -> int:
     """Bytes of the adapter index of each token and sequence.
 
     vllm 0.11.0 punica_base.py, punica_gpu.py.
     """
-    tokens, sequences = int(run.options["max_num_batched_tokens"]), int(run.options["max_num_seqs"])
+    tokens, sequences = step_tokens(run), step_sequences(run)
     count = int(run.options.get("max_loras") or 1)
     return 40 * tokens + 24 * sequences + 8 * (tokens + sequences) + 8 * (3 * count + 4)
 
@@ -182,8 +172,8 @@ class RankBudget(Struct, frozen=True, kw_only=True):
     items: tuple[ServerItem, ...]
     peak_instant: str
     requested_bytes: int
-    pool_bytes: int
     outside_bytes: int
+    pool_bytes: int = 0
     pool_formula: str = ""
 
     def figure(self, name: str) -> int:
@@ -207,7 +197,6 @@ def rank_budget(run: Run, stage: int) -> RankBudget:
         items=items,
         peak_instant=peak.instant,
         requested_bytes=requested,
-        pool_bytes=0,
         outside_bytes=sum(size for _, size, _ in uncounted_parts(run)),
     )
     fixed_pool = run.options["kv_cache_memory_bytes"]

@@ -5,8 +5,6 @@ kinds; `cache_groups` makes them share one pool. vllm 0.11.0 vllm/v1/kv_cache_in
 vllm/model_executor/models/config.py, later versions as marked.
 
 Legend: a token takes `token_bytes` in one layer; a state belongs to a sequence as a whole.
-
-Bytes of a token's keys and values, and bits of a recurrent state, by cache dtype and version.
 """
 
 from __future__ import annotations
@@ -269,10 +267,9 @@ def match_states(run: Run, slots: tuple[CacheSlot, ...]) -> tuple[CacheSlot, ...
         step = lcm(_scan_chunk(run.arch), step)
     block = max(base_block_size(run), step * int(ceil_div(int(ceil_div(largest, token)), step)))
     state_block = length if mode == "none" else block
+    sizes = {STATE: {"block": state_block, "padded": block * token}}
     return tuple(
-        CacheSlot(slot.place, replace(slot.page, block=state_block, padded=block * token))
-        if slot.page.kind == STATE
-        else CacheSlot(slot.place, replace(slot.page, block=block))
+        CacheSlot(slot.place, replace(slot.page, **sizes.get(slot.page.kind, {"block": block})))
         for slot in slots
     )
 
