@@ -24,7 +24,7 @@ SPARE_STATE = (0, 5, 16)  # the slot for padding is part of the states' share
 
 def version(run: Run) -> Version:
     """Major, minor and patch of `engine_version`; a post-release counts as its release."""
-    return parse_version(str(run.options["engine_version"])) or (0, 0, 0)
+    return parse_version(str(run.options["engine_version"])) or NEWEST
 
 
 def kernels_loaded_first(run: Run) -> bool:

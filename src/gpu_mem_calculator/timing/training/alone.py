@@ -44,7 +44,7 @@ def alone_seconds(run: Run, engine: str, machine: Machine, stage: int = 0) -> Se
         (forward, head, (launching, backward)) = passes
         more = copies + added * (number > 0)
         phases += [forward, head, (launching, backward + more)]
-    moved = offload_seconds(run, engine, machine, owned.stepped, alone=True)
+    moved = offload_seconds(run, engine, owned.stepped, alone=True)
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
@@ -59,7 +59,7 @@ def _micro_batch(
     blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
     start = embedding_seconds(run, engine, machine) if first else BlockSeconds()
     end = head_seconds(run, engine, machine) if last else BlockSeconds()
-    host = host_seconds(run, engine, machine, blocks, both_ends(start, end))
+    host = host_seconds(run, engine, blocks, both_ends(start, end))
     forward = weighted(counts, tuple(b.forward for b in blocks)) + start.forward
     back = weighted(counts, tuple(b.backward + b.recompute * share for b in blocks))
     half = host.ends / 2

@@ -158,7 +158,7 @@ def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, S
     return gathered + scattered, 2 * gathered + scattered + rows
 
 
-def sent_seconds(run: Run, engine: str, machine: Machine) -> Seconds:
+def sent_seconds(run: Run, machine: Machine) -> Seconds:
     """Seconds to send the activations of a micro-batch to the next stage, over the slowest hop."""
     mesh = run.mesh
     size = sized(local_tokens(run) * run.arch.hidden, 16 if run.precision != "fp32" else 32)

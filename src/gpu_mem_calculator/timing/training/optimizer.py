@@ -120,9 +120,7 @@ def offloaded(run: Run) -> bool:
     )
 
 
-def offload_seconds(
-    run: Run, engine: str, machine: Machine, elements: Any, *, alone: bool = False
-) -> Seconds:
+def offload_seconds(run: Run, engine: str, elements: Any, *, alone: bool = False) -> Seconds:
     """Seconds to send gradients to the host, step `elements` there, and send weights back.
 
     `alone`: no other rank of the node steps at the same time.

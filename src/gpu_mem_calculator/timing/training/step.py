@@ -96,11 +96,11 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     owned = rank_parameters(run, engine, kinds, where.first)
     sync = synchronization(run, engine, machine, owned)
     each, at_end = exposed_seconds(run, engine, sync, passes)
-    sent_each, sent_once = sent(run, sent_seconds(run, engine, machine))
+    sent_each, sent_once = sent(run, sent_seconds(run, machine))
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
-    moved = offload_seconds(run, engine, machine, owned.stepped)
+    moved = offload_seconds(run, engine, owned.stepped)
     many = run.micro_batches
     copies = copy_seconds(run, engine, machine, owned)
     added = accumulation_seconds(run, engine, machine, owned)
@@ -150,7 +150,7 @@ def _stage(
     embedding, head = (block.total for block in ends)
     computed = slowest(run, where, kernels, embedding, head)
     moved = slowest(run, where, layers, embedding + first, head + last)
-    launches = host_seconds(run, engine, machine, blocks, both_ends(*ends))
+    launches = host_seconds(run, engine, blocks, both_ends(*ends))
     together: Any = smaller(run.mesh.tp, run.gpus_per_node)
     slower = 1 + SLOWEST_HOST * (together - 1)
     waited = tuple(
