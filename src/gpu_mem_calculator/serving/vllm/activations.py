@@ -41,8 +41,10 @@ from ...training.step.workspaces import cublas_bytes
 from . import images
 from .cache import states_outside_pool
 from .sampler import (
+    UNMEASURED,
     SourcedBytes,
     element_bytes,
+    of_chip,
     part,
     sampled_rows,
     sampling_parts,
@@ -107,7 +109,10 @@ STAGE = code(
     "residual of the stage before"
 )
 STATES = code("vllm 0.7.3 vllm/model_executor/models/mamba_cache.py")
-L2_MIB = {"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0": 126, "12.0": 96}
+L2_MIB = {
+    **{"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0": 126, "12.0": 96},
+    **dict.fromkeys(UNMEASURED, 50),
+}
 H200_L2_MIB, H200_BYTES = 60, 100 * GIB
 
 
@@ -206,7 +211,7 @@ def _walked(run: Run, instant: str, terms: Iterable[Term], source: Source) -> So
 
 
 def _benchmark_buffer(run: Run) -> tuple[SourcedBytes, ...]:
-    size = L2_MIB.get(run.compute_capability, L2_MIB["9.0"])
+    size = of_chip(L2_MIB, run)
     if run.compute_capability == "9.0" and run.card_bytes > H200_BYTES:
         size = H200_L2_MIB
     return (part("buffer of inductor's benchmark", BENCHMARK, ("MiB of L2 cache", size), MIB),)

@@ -20,14 +20,16 @@ from ...run.run import Run
 from ...run.served import POOL, ServerItem, ServerMemory, server_options
 from ...run.weights.rank_weights import run_format
 from . import cache, speculative, versions
+from .activations import L2_MIB
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
 from .cache import BlockPool, block_pool
 from .checks import problems
 from .command import command
 from .defaults import apply_defaults
 from .images import num_images
-from .non_torch import uncounted_parts
+from .non_torch import KERNELS_GIB, uncounted_parts
 from .row import ROW
+from .sampler import PROCESSORS
 from .shards import stage_layers
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
@@ -116,6 +118,9 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
             "with FlashInfer installed, as in the Docker image, sampling needs about a third of "
             "this memory; set use_flashinfer_sampler=true"
         )
+    chip = run.compute_capability
+    if any(chip not in table for table in (KERNELS_GIB, L2_MIB, PROCESSORS)):
+        yield f"vLLM's kernels and caches on compute capability {chip} are assumed to be an H100's"
     if run.arch.tower and not num_images(run):
         yield "profiling of the vision tower is not modelled; images need more memory"
     if not options["enforce_eager"] and not counts_graphs(run):

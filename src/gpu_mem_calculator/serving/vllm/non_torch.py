@@ -19,12 +19,15 @@ from ...run.run import Run
 from ...run.served import NamedBytes
 from .activations import is_compiled
 from .cache_layers import base_block_size
-from .sampler import SourcedBytes, part, step_sequences
+from .sampler import UNMEASURED, SourcedBytes, of_chip, part, step_sequences
 from .versions import v1, version
 
 ALL, AFTER_START, AFTER_NCCL = "all", "since start", "since nccl"
 # torch's kernels and handles in a server of one process: GiB by compute capability, to 12.0.
-KERNELS_GIB = {"7.0": 0.09, "7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13}
+KERNELS_GIB = {
+    **{"7.0": 0.09, "7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13},
+    **dict.fromkeys(("10.0", "12.0", *UNMEASURED), 0.13),
+}
 KERNELS_SOURCE = measured(
     "logs of vLLM 0.6.5 to 0.17.0 on one card, GiB: H100 0.13 to 0.14 (9), "
     "A100 0.09 and 0.12, V100 0.09 (2), A10 and L4 0.05, T4 0.01"
@@ -112,8 +115,8 @@ def uncounted_parts(run: Run) -> tuple[NamedBytes, ...]:
 
 
 def _kernel_parts(run: Run) -> Iterator[SourcedBytes]:
-    size = KERNELS_GIB.get(run.compute_capability, KERNELS_GIB["9.0"])
-    yield SourcedBytes("torch's kernels and handles", int(size * GIB), KERNELS_SOURCE)
+    size = int(of_chip(KERNELS_GIB, run) * GIB)
+    yield SourcedBytes("torch's kernels and handles", size, KERNELS_SOURCE)
     if v1(run) and version(run) >= NEWER_KERNELS_FROM:
         newer = int(NEWER_KERNELS_GIB * GIB)
         yield SourcedBytes("kernels of newer versions", newer, NEWER_KERNELS_SOURCE)

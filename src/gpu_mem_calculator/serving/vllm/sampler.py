@@ -16,13 +16,15 @@ servers. Bytes per logit, all alive at once:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from ...ledger.formula import Term, product
 from ...ledger.source import Source, code, measured
 from ...run.run import Run
 from .versions import FIRST_V1, uses_second_runner, v1, version
+
+T = TypeVar("T")
 
 
 class SourcedBytes(NamedTuple):
@@ -43,6 +45,11 @@ def part(name: str, source: Source, *factors: int | Term | list[Term]) -> Source
 def element_bytes(run: Run) -> int:
     """Bytes of one element of the hidden states."""
     return 4 if run.precision == "fp32" else 2
+
+
+def of_chip(table: Mapping[str, T], run: Run) -> T:
+    """The row of a run's card; an H100's where it has none, which a note says."""
+    return table.get(run.compute_capability, table[H100])
 
 
 def step_tokens(run: Run) -> int:
@@ -71,11 +78,16 @@ GATHER_SOURCE = code(
 SECOND_RUNNER_SOURCE = code(
     "vllm 0.25.0 vllm/v1/worker/gpu/sample/sampler.py apply_sampling_params"
 )
+H100 = "9.0"
+UNMEASURED = ("6.0", "6.1", "7.2", "8.7", "10.3", "11.0", "12.1")  # they count as an H100
 SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer rows are sorted
 ONE_PASS = 128  # rows; 2 to 127 rows take 12 bytes a logit more
-PROCESSORS = {"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148, "12.0": 170}
+PROCESSORS = {
+    **{"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148, "12.0": 170},
+    **dict.fromkeys(("7.0", *UNMEASURED), 132),
+}
 
 
 def sampled_rows(run: Run) -> int:
@@ -113,7 +125,7 @@ def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
         yield part("torch.sort's own copies", SORT_SOURCE, *logits, ("bytes", copies))
     elif kernel == ROW_SEARCH:
         yield part("probabilities and noise", IN_PLACE_SOURCE, *logits, ("bytes", 8))
-        searched = ("rows", min(PROCESSORS.get(run.compute_capability, PROCESSORS["9.0"]), rows))
+        searched = ("rows", min(of_chip(PROCESSORS, run), rows))
         name = "rows that are searched"
         yield part(name, IN_PLACE_SOURCE, searched, ("logits", vocab), ("bytes", 4))
     else:
