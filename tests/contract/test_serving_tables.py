@@ -20,9 +20,9 @@ from gpu_mem_calculator.serving.vllm.engine import serve
 from gpu_mem_calculator.serving.vllm.non_torch import KERNELS_GIB
 from gpu_mem_calculator.serving.vllm.sampler import PROCESSORS
 from gpu_mem_calculator.timing.curves.matmul import BYTES
-from gpu_mem_calculator.timing.serving.card import QUANTIZED, SHORT_SUM
 from gpu_mem_calculator.timing.serving.kernels import CURVES, DECODE_ATTENTION
 from gpu_mem_calculator.timing.serving.mixing import STATE_PRODUCTS
+from gpu_mem_calculator.timing.serving.roofline import QUANTIZED, SHORT_SUM
 from gpu_mem_calculator.tools.read import read
 
 RUN = {

@@ -11,7 +11,7 @@ from ...models.arch.blocks import Attention, LatentAttention, Mixer
 from ...run.releases import Version, version_text
 from ...run.run import Run
 from ...run.served import server_options
-from ...run.weights.shards import ServerShard
+from ...run.weights.shards import ServerShard, stage_shard
 from . import defaults, speculative
 from .defaults import CardMemory
 from .versions import LATE_EXTRA_LAYERS, NEWEST, PAGED_BLACKWELL, PREFILL_GRAPHS, version
@@ -66,13 +66,10 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         """This rank's shard of the model. The embedding is sharded as attention is
         (vocab_parallel_embedding.py get_embedding_tp_kwargs), the head over all ranks.
         """
-        run, stage = self.run, int(self.run.stage)
-        counts, ep = stage_layers(run), int(run.mesh.ep)
-        start, attention_tp = sum(counts[:stage]), self.tp // self.attention_dp
-        return ServerShard(
-            places=range(start, start + counts[stage]),
-            embedding=stage == 0,
-            head=stage == len(counts) - 1,
+        ep, attention_tp = int(self.run.mesh.ep), self.tp // self.attention_dp
+        return stage_shard(
+            stage_layers(self.run),
+            int(self.run.stage),
             tp=self.tp,
             attention_tp=attention_tp,
             ep=ep,
@@ -162,11 +159,6 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         return int(size or defaults.cuda_graph_max_bs(self.card))
 
     @cached_property
-    def eager(self) -> bool:
-        """Whether decode runs without CUDA graphs."""
-        return bool(self.run.options["enforce_eager"])
-
-    @cached_property
     def prefill_sizes(self) -> tuple[int, ...]:
         """Tokens of each captured prefill graph.
 
@@ -174,7 +166,9 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         """
         options, run = self.run.options, self.run
         several = run.mesh.pp > 1 or self.attention_dp > 1
-        disabled = self.version < PREFILL_GRAPHS or (self.eager and self.version >= (0, 5, 14))
+        disabled = self.version < PREFILL_GRAPHS or (
+            self.run.options["enforce_eager"] and self.version >= (0, 5, 14)
+        )
         disabled = disabled or options["disable_prefill_cuda_graph"]
         keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio")
         if disabled or several or run.arch.tower or any(options[key] for key in keys):
@@ -185,7 +179,7 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
         """Sequences of each captured decode graph, for at most `requests` at once."""
         given = self.run.options["cuda_graph_bs"]
-        if self.eager:
+        if self.run.options["enforce_eager"]:
             return ()
         if given:
             return tuple(sorted({min(size, requests) for size in given}))

@@ -12,15 +12,11 @@ cache.
 Eager layers (V0, enforce_eager) keep more tensors alive by name: the layer's input, the residual,
 the feed-forward's input, gate and up, their product, the output, and its sum over the ranks.
 
+Fused experts have workspaces: until 0.7 three, the output of the first matmul, of the activation,
+of the second matmul. From 0.8 on the first and the last share one. From 0.14 on one workspace
+serves all layers and stays allocated while tokens are sampled.
+
 Legend: t tokens of a step, h hidden, f feed-forward on the rank, k experts a token is sent to.
-
-Workspaces of vLLM's fused experts.
-
-Until 0.7 there are three: the output of the first matmul, of the activation, of the second matmul.
-From 0.8 on the first and the last share one. From 0.14 on one workspace serves all layers and
-stays allocated while tokens are sampled.
-
-Legend: t tokens, k experts a token is sent to, h hidden.
 """
 
 from __future__ import annotations
@@ -67,28 +63,6 @@ CHUNKS: tuple[tuple[Version, int | None], ...] = (
 )
 NAME = "workspace of the experts"
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # their rows are in the kernel's workspace
-
-
-def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:
-    """One layer's workspace; `size`: bytes of an element.
-
-    With data parallelism every rank runs the tokens of all replicas.
-    """
-    experts = widths.experts
-    if experts is None or run.options["quantization"] in OTHER_KERNELS:
-        return SourcedBytes(NAME, 0, WORKSPACE_SOURCE)
-    tokens = step_tokens(run) * int(run.mesh.dp)
-    chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
-    rows = ("tokens", min(tokens, chunk or tokens)), ("experts", experts.top_k)
-    if version(run) >= PERSISTENT_FROM:
-        row = max(experts.act, widths.hidden) + max(experts.up, widths.hidden)
-    elif version(run) >= SHARED_FROM:
-        row = max(experts.up, widths.hidden) + experts.act
-    else:
-        row = experts.up + experts.act + widths.hidden
-    return part(NAME, WORKSPACE_SOURCE, *rows, row, ("bytes", size))
-
-
 PIECE = code(
     "vllm 0.11.0 vllm/compilation/backends.py split_graph, piecewise_backend.py; torch "
     "2.11 inductor frees a buffer behind its last use"
@@ -274,3 +248,23 @@ def _latent_chunk(run: Run, mixer: LatentAttention, shard: ServerShard) -> Sourc
     rows = ("tokens", tokens), ("heads", -(-mixer.heads // shard.attention_tp))
     width, size = [("", mixer.nope_dim), ("", mixer.value_dim)], ("bytes", element_bytes(run))
     return part("attention: earlier keys and values", LATENT, *rows, width, size)
+
+
+def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:
+    """One layer's workspace; `size`: bytes of an element.
+
+    With data parallelism every rank runs the tokens of all replicas.
+    """
+    experts = widths.experts
+    if experts is None or run.options["quantization"] in OTHER_KERNELS:
+        return SourcedBytes(NAME, 0, WORKSPACE_SOURCE)
+    tokens = step_tokens(run) * int(run.mesh.dp)
+    chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
+    rows = ("tokens", min(tokens, chunk or tokens)), ("experts", experts.top_k)
+    if version(run) >= PERSISTENT_FROM:
+        row = max(experts.act, widths.hidden) + max(experts.up, widths.hidden)
+    elif version(run) >= SHARED_FROM:
+        row = max(experts.up, widths.hidden) + experts.act
+    else:
+        row = experts.up + experts.act + widths.hidden
+    return part(NAME, WORKSPACE_SOURCE, *rows, row, ("bytes", size))

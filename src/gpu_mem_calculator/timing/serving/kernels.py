@@ -13,8 +13,8 @@ from ..curves.collectives import collective_seconds
 from ..curves.grid import Axis, Grid
 from ..curves.machine import Machine
 from ..training.estimates import SUSTAINED_ELSEWHERE
-from .card import QUANTIZED, SHORT_SUM, CardRates
 from .parts import LAST, WeightUse
+from .roofline import QUANTIZED, SHORT_SUM, CardRates
 from .work import StageWork, cache_bytes
 
 

@@ -1,21 +1,54 @@
 """An upper bound of a server's speed by roofline (Williams, Waterman and Patterson, 2009), and what
-limits it.
+limits it, from the card's rates by its data sheet.
 
 Computing, reading memory and sending may all overlap; the latency of messages is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .card import CardRates
 from .work import PassWork, StageWork, prompt_work, step_work
 
 COMPUTE, MEMORY, LINK = "compute", "memory bandwidth", "communication"
 SEGMENTS = 16  # pieces of an answer, for each of which the work of a step is interpolated
+
+
+# Units that no data sheet names: llama.cpp's products of quantized weights run on the faster of the
+# 8-bit integer and the 16-bit unit; its 16-bit products may be summed in 16 bits.
+QUANTIZED, SHORT_SUM = "int8 or fp16", "fp16, summed in 16 bits"
+
+
+class CardRates(Struct, frozen=True, kw_only=True):
+    """What a card can do in a second, and how long a message takes.
+
+    - `flops`: operations a second, by dtype
+    - `link_seconds`: latency of one message between cards
+    - `adds_up`: the switch between the cards can sum what they send (NVLink SHARP)
+    """
+
+    flops: Mapping[str, float]
+    memory_bytes_per_second: float
+    link_bytes_per_second: float
+    link_seconds: float
+    adds_up: bool = False
+
+    def rate(self, unit: str) -> float:
+        """Operations a second of a unit; where the card has none, products run in 16 bits."""
+        if unit == QUANTIZED:
+            return max(self.flops.get("int8", 0.0), self.rate(SHORT_SUM))
+        if unit == SHORT_SUM:
+            # GeForce cards are half as fast where the sums are in 32 bits, and their 16-bit sums
+            # run at half the rate of 8-bit integers, as all 16-bit products do elsewhere
+            most = self.flops.get("int8", 0.0) / 2 if "fp16" in self.flops else 0.0
+            return max(self.rate("fp16"), most)
+        for name in (unit, "bf16", "fp16", "fp32"):
+            if name in self.flops:
+                return self.flops[name]
+        return 0.0
 
 
 class ServingReplica(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.deepspeed.options import FUSED_ADAM
 from ...training.optimizers import FOREACH, OPTIMIZERS
-from ..curves import transfers
+from ..curves import host as costs
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
 from ..curves.optimizers import (
@@ -132,7 +132,7 @@ def offload_seconds(run: Run, engine: str, elements: Any, *, alone: bool = False
     if not alone:
         return elements * (2 * each / SHARED_LINK + SHARED_ADAM)
     pinned = bool(run.options.get("pin_memory", True))
-    moved = each / transfers.TO_HOST[pinned] + each / transfers.TO_GPU[pinned]
-    zero = transfers.CPU_ADAM + transfers.CPU_CAST
-    stepped = transfers.CPU_TORCH if by_units else zero
+    moved = each / costs.TO_HOST[pinned] + each / costs.TO_GPU[pinned]
+    zero = costs.CPU_ADAM + costs.CPU_CAST
+    stepped = costs.CPU_TORCH if by_units else zero
     return elements * (moved + stepped)

@@ -1,11 +1,9 @@
-"""How long a training step takes on the slowest rank.
+"""How long a training step takes on the slowest rank, and how far a measured one may be from that.
 
-How far a measured step may be from its estimate: the factors of `low` and `high`.
-
-80 % of measured steps should lie between low and high. The factors come from measured steps over
-their estimates (docs/timing.md): at least the range of the middle 90 % of one half of the rows,
-with the same weight for every source, because an unseen run is of a new source. One step of experts
-on layers of Megatron's own, three times its estimate, is left out.
+80 % of measured steps should lie between `low` and `high`. Their factors come from measured steps
+over their estimates (docs/timing.md): at least the range of the middle 90 % of one half of the
+rows, with the same weight for every source, because an unseen run is of a new source. One step of
+experts on layers of Megatron's own, three times its estimate, is left out.
 """
 
 from __future__ import annotations
