@@ -36,17 +36,16 @@ from ...run.weights.shards import ServerShard
 from ...training.step.workspaces import cublas_bytes
 from . import images
 from .cache import states_outside_pool
-from .sampler import (
+from .parts import (
     UNMEASURED,
     SourcedBytes,
     element_bytes,
     of_chip,
     part,
-    sampled_rows,
-    sampling_parts,
     step_sequences,
     step_tokens,
 )
+from .sampler import sampled_rows, sampling_parts
 from .speculative import logit_rows
 from .versions import Version, uses_second_runner, v1, version
 

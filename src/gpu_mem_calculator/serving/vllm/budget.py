@@ -33,7 +33,7 @@ from .activations import profile_peak
 from .cache import BlockPool
 from .graphs import COUNTED_FROM, graph_parts
 from .non_torch import counted_parts, uncounted_parts
-from .sampler import SourcedBytes, element_bytes, step_sequences, step_tokens
+from .parts import SourcedBytes, element_bytes, step_sequences, step_tokens
 from .shards import rank_shard
 from .speculative import draft_model
 from .versions import v1, version

@@ -19,7 +19,7 @@ from ...run.weights.layer_widths import distinct_widths, widest_attention
 from ...run.weights.shards import ServerShard
 from ...training.step.workspaces import cublas_bytes
 from .activations import compiled_widths
-from .sampler import SourcedBytes, element_bytes, part, step_sequences, step_tokens
+from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .speculative import tokens_ahead
 from .versions import v1, version
 

@@ -19,7 +19,7 @@ from ...ledger.source import code
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Weight
 from ...run.run import Run
-from .sampler import SourcedBytes, part, step_sequences, step_tokens
+from .parts import SourcedBytes, part, step_sequences, step_tokens
 from .versions import v1, version
 
 PROFILE_SOURCE = code(

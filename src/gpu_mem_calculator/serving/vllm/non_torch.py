@@ -19,7 +19,7 @@ from ...run.run import Run
 from ...run.served import NamedBytes
 from .activations import is_compiled
 from .cache_layers import base_block_size
-from .sampler import UNMEASURED, SourcedBytes, of_chip, part, step_sequences
+from .parts import UNMEASURED, SourcedBytes, of_chip, part, step_sequences
 from .versions import v1, version
 
 ALL, AFTER_START, AFTER_NCCL = "all", "since start", "since nccl"

@@ -16,51 +16,13 @@ servers. Bytes per logit, all alive at once:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
 
-from ...ledger.formula import Term, product
-from ...ledger.source import Source, code, measured
+from ...ledger.formula import Term
+from ...ledger.source import code, measured
 from ...run.run import Run
+from .parts import UNMEASURED, SourcedBytes, of_chip, part, step_sequences, step_tokens
 from .versions import FIRST_V1, uses_second_runner, v1, version
-
-T = TypeVar("T")
-
-
-class SourcedBytes(NamedTuple):
-    """A part of a rank's memory."""
-
-    name: str
-    bytes: int
-    source: Source
-    formula: str = ""
-
-
-def part(name: str, source: Source, *factors: int | Term | list[Term]) -> SourcedBytes:
-    """A part whose bytes are a product."""
-    size, formula = product(*factors)
-    return SourcedBytes(name, size, source, formula)
-
-
-def element_bytes(run: Run) -> int:
-    """Bytes of one element of the hidden states."""
-    return 4 if run.precision == "fp32" else 2
-
-
-def of_chip(table: Mapping[str, T], run: Run) -> T:
-    """The row of a run's card; an H100's where it has none, which a note says."""
-    return table.get(run.compute_capability, table[H100])
-
-
-def step_tokens(run: Run) -> int:
-    """Tokens of a step, at most."""
-    return int(run.options["max_num_batched_tokens"])
-
-
-def step_sequences(run: Run) -> int:
-    """Sequences of a step, at most."""
-    return int(run.options["max_num_seqs"])
-
 
 SORT_SOURCE = measured(
     "NVIDIA H200, torch 2.11: torch.sort of fp32 rows, n = 15 shapes, within 1 % "
@@ -78,8 +40,6 @@ GATHER_SOURCE = code(
 SECOND_RUNNER_SOURCE = code(
     "vllm 0.25.0 vllm/v1/worker/gpu/sample/sampler.py apply_sampling_params"
 )
-H100 = "9.0"
-UNMEASURED = ("6.0", "6.1", "7.2", "8.7", "10.3", "11.0", "12.1")  # they count as an H100
 SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer rows are sorted

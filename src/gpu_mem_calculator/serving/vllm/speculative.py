@@ -19,7 +19,7 @@ from ...models.arch.arch import Arch, Layer
 from ...run.run import Run
 from ...run.weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...run.weights.shards import ServerShard, ShardedParameter, held
-from .sampler import SourcedBytes, element_bytes, part, step_sequences, step_tokens
+from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .versions import v1, version
 
 BUFFERS_SOURCE = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
