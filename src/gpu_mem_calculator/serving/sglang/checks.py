@@ -11,6 +11,7 @@ from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_text
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from ...run.weights.server_adapters import adapter_problems
 from ...training.generation.kv_cache import has_cache
 from .. import USUAL, other_server
 from . import speculative, versions
@@ -33,8 +34,7 @@ def problems(run: Run) -> Iterator[str]:
         yield f"model: SGLang {newest} has no {family} model; use {other_server(family)}"
     elif not has_cache(run.arch):
         yield f"model: {family} keeps no cache, and SGLang is modelled with one; use {USUAL!r}"
-    if options["max_loras"] and not options["max_lora_rank"]:
-        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from adapter_problems(run)
     yield from _pool_problems(run)
     half, cache = run.precision == "fp16_pure", options["kv_cache_dtype"]
     if cache not in (*CACHES, *(("fp16",) if half else ())):

@@ -8,6 +8,7 @@ from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_problems
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from ...run.weights.server_adapters import adapter_problems
 from ...training.generation.kv_cache import has_cache
 from .. import other_server
 from . import cache
@@ -39,8 +40,7 @@ def problems(run: Run) -> Iterator[str]:
     if cache_type not in (*unquantized, "fp8", "nvfp4" if torch else "int8"):
         refused = f"inference.kv_cache_dtype={cache_type!r} is not stored by"
         yield f"{refused} TensorRT-LLM's {backend(run)} backend; use 'auto' or 'fp8'"
-    if options["max_loras"] and not options["max_lora_rank"]:
-        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from adapter_problems(run)
     if options["enforce_eager"] and options["cuda_graph_max_bs"]:
         yield "inference.cuda_graph_max_bs acts on CUDA graphs; leave it or enforce_eager out"
     yield from _model_problems(run, torch=torch)

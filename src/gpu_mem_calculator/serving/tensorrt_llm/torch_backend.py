@@ -194,12 +194,9 @@ def outside_items(run: Run) -> Iterator[ServerItem]:
 def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """States of Mamba and linear attention, for max_batch_size sequences."""
     bits = 32 if run.precision == "fp32" else 16
-    size = sum(
-        entry.state_bytes
-        for place in shard.places
-        for entry in layer_cache(run.arch.layers[place], None, shard, lambda n: n, bits, bits)
-        if entry.kind == STATE
-    )
+    layers = (run.arch.layers[place] for place in shard.places)
+    caches = (layer_cache(one, None, shard, lambda n: n, bits, bits) for one in layers)
+    size = sum(one.state_bytes for entries in caches for one in entries if one.kind == STATE)
     if size:
         sequences = ("sequences", max_batch_size(run))
         yield counted(POOL, "states", STATES_CODE, sequences, ("bytes", size))

@@ -8,6 +8,7 @@ from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_problems
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from ...run.weights.server_adapters import adapter_problems
 from ...training.generation.kv_cache import has_cache
 from .. import other_server
 from .defaults import attention_kernels, max_input_tokens, max_request_tokens
@@ -31,8 +32,7 @@ def problems(run: Run) -> Iterator[str]:
         yield f"{given} needs flashinfer, {lacks}; use 'auto'"
     if run.precision == "fp32":
         yield "inference.dtype='fp32' is not one of TGI's; use 'bf16' or 'fp16'"
-    if options["max_loras"] and not options["max_lora_rank"]:
-        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from adapter_problems(run)
     if options["enforce_eager"] and any(options["cuda_graphs"] or ()):
         yield "inference.cuda_graphs names sizes to capture; leave it or enforce_eager out"
     lengths = options.get("max_seq_len"), options.get("max_total_tokens")

@@ -27,6 +27,7 @@ from .cache_groups import (
     sequence_blocks,
 )
 from .cache_layers import GROWING, CacheSlot, base_block_size, cache_slots, layer_pages
+from .parts import step_sequences
 from .versions import v1, version
 
 
@@ -246,13 +247,9 @@ def states_outside_pool(run: Run, shard: ServerShard) -> int:
     """
     if v1(run):
         return 0
-    sequence_bytes = sum(
-        page.state_bytes
-        for place in shard.places
-        for page in layer_pages(run, run.arch, run.arch.layers[place], None, shard)
-        if page.kind == STATE
-    )
-    return int(run.options["max_num_seqs"]) * sequence_bytes
+    layers = (run.arch.layers[place] for place in shard.places)
+    pages = (page for layer in layers for page in layer_pages(run, run.arch, layer, None, shard))
+    return step_sequences(run) * sum(page.state_bytes for page in pages if page.kind == STATE)
 
 
 def notes(run: Run, shard: ServerShard) -> Iterator[str]:

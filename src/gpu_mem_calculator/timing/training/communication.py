@@ -19,6 +19,7 @@ from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .compute import BlockSeconds
 from .estimates import EXPOSED_SHARE, LATE_SECONDS
+from .flops import head_widths
 from .operators import EqualLayers, local_tokens, tokens_of
 from .step_seconds import Seconds, without
 
@@ -106,17 +107,11 @@ def context_parallel(
     if not isinstance(mixer, Attention | LatentAttention):
         return 0.0, 0.0
     tp, cp = run.mesh.tp, run.mesh.cp
-    width = _key_width(mixer)
+    groups = mixer.heads if isinstance(mixer, LatentAttention) else mixer.kv_heads
+    width = head_widths(mixer) * groups  # of the keys and values of one token
     size = sized(tokens_of(run) * width // tp, megatron.bits(run))
     ring = joined_seconds(machine, SEND, size, cp, tp) * (cp - 1)
     return without(ring, block.core), without(2 * ring, block.core_backward)
-
-
-def _key_width(mixer: Attention | LatentAttention) -> int:
-    """Elements of the keys and values of one token."""
-    if isinstance(mixer, LatentAttention):
-        return mixer.heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
-    return mixer.kv_heads * (mixer.head_dim + (mixer.value_dim or mixer.head_dim))
 
 
 def expert_parallel(run: Run, engine: str, machine: Machine, layer: Layer) -> Seconds:
