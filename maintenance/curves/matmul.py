@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.timing.curves.grid import Axis, Grid
-from gpu_mem_calculator.timing.curves.matmul_curve import MatmulCurve, waves
+from gpu_mem_calculator.timing.curves.machine import MatmulCurve, waves
 
 from .spread import digits, spread
 from .wheel import CARDS, heading, table

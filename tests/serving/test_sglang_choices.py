@@ -16,9 +16,9 @@ from gpu_mem_calculator.serving.sglang.defaults import (
     prefill_sizes,
 )
 from gpu_mem_calculator.serving.sglang.options import vision_factor
-from gpu_mem_calculator.serving.sglang.segments import reserved_bytes
 from gpu_mem_calculator.serving.sglang.speculative import draft_depth
 from gpu_mem_calculator.serving.sglang.versions import Version
+from gpu_mem_calculator.serving.sglang.weights import reserved_bytes
 
 from .vllm_servers import run
 

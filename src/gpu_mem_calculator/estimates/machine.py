@@ -12,9 +12,8 @@ from ..catalog.curve_files import cards, curve
 from ..runfile.resolve.hardware import Hardware, ports_per_gpu
 from ..runfile.text.errors import InputError
 from ..timing.curves.grid import Axis, Grid
-from ..timing.curves.machine import AttentionKernel, Link, Machine
+from ..timing.curves.machine import AttentionKernel, Link, Machine, MatmulCurve
 from ..timing.curves.matmul import BYTES
-from ..timing.curves.matmul_curve import MatmulCurve
 
 MICRO = 1e-6
 # GPUs of one NVLink domain, where it is larger than a node. GB200 and GB300 NVL72 data sheets.

@@ -39,6 +39,20 @@ def total(terms: Iterable[Term]) -> int:
     return sum(number for _, number in terms)
 
 
+def product(*factors: int | Term | list[Term]) -> tuple[int, str]:
+    """A product of numbers, named ones and sums, and its text: `8,192 tokens × 4,096 × 2 bytes`."""
+    size, texts = 1, []
+    for factor in factors:
+        if isinstance(factor, list):
+            size *= total(factor)
+            texts.append(added(factor))
+        else:
+            name, number = factor if isinstance(factor, tuple) else ("", factor)
+            size *= number
+            texts.append(f"{number:,} {name}".rstrip())
+    return size, " × ".join(texts)
+
+
 def bytes_each(bits: int) -> str:
     """The factor that turns elements of `bits` bits into bytes."""
     if bits % 8:

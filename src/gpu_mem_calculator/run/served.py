@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..ledger.formula import Formula
+from ..ledger.formula import Formula, Term, product
 from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
 from ..ledger.num import sized
 from ..ledger.source import Source
@@ -35,6 +35,13 @@ COMMON_OPTIONS: dict[str, Any] = {
 }
 
 
+def server_options(unset: str, **own: Any) -> dict[str, Any]:
+    """The keys that a run file may set of a server, and their defaults: None for those in `unset`,
+    where the server chooses or the feature is off.
+    """
+    return COMMON_OPTIONS | dict.fromkeys(unset.split()) | own
+
+
 # In a problem of a server that lowers what it was asked for until it fits, and starts.
 KEEPS_FEWER = "keeps fewer layers on the card"
 
@@ -49,6 +56,14 @@ class ServerItem(Struct, frozen=True):
     formula: Formula = ""
     parts: tuple[tuple[str, int], ...] = ()
     place: str = GPU
+
+
+def counted(
+    figure: str, name: str, source: Source, *factors: int | Term | list[Term]
+) -> ServerItem:
+    """An item whose bytes are a product."""
+    size, formula = product(*factors)
+    return ServerItem(figure, name, size, source, formula)
 
 
 KINDS = {WEIGHTS: PARAM, ACTIVATION: ACT, NON_TORCH: RUNTIME, GRAPHS: TEMP, POOL: CACHE}

@@ -12,7 +12,7 @@ from gpu_mem_calculator.run.weights import FormatError, WeightFormat, find_forma
 from gpu_mem_calculator.run.weights.recipes import RECIPES
 from gpu_mem_calculator.run.weights.scheme import MatrixFormat
 from gpu_mem_calculator.run.weights.shards import ServerShard, ShardedParameter, held
-from gpu_mem_calculator.serving.vllm.formats import loaded_format
+from gpu_mem_calculator.serving.vllm.weights import loaded_format
 from tests.serving.vllm_runs import arch
 
 MATRIX = ShardedParameter("model.layers.0.self_attn.q_proj.weight", (4096, 2048), "linear", 0)

@@ -57,7 +57,7 @@ def test_matmul_of_arrays_equals_single_products(h200: Machine) -> None:
 def test_attention_of_arrays_equals_single_calls(h200: Machine) -> None:
     """Over batch, attention heads and queries."""
     batches, heads, queries = (1, 3, 8), (1, 4, 32, 96), (100, 512, 6000, 8192)
-    keys = {"kv_heads": 8, "head_dim": 96, "keys": 8192, "causal": True, "backward": True}
+    keys = {"head_dim": 96, "keys": 8192, "causal": True, "backward": True}
     b, h, q = np.ix_(np.array(batches), np.array(heads), np.array(queries))
     whole = attention_seconds(h200, batch=b, heads=h, queries=q, **keys)
     for (x, b), (y, h), (z, q) in product(*map(enumerate, (batches, heads, queries))):
@@ -84,7 +84,7 @@ def test_one_size_needs_no_numpy() -> None:
         "del sys.modules['numpy']; sys.modules['numpy'] = None; m = machine('h200'); "
         "matmul_seconds(m, 512, 100, 7); collective_seconds(m, 'all_reduce', 1, 16, 2); "
         "collective_seconds(m, 'send', 1, 2, 8); "
-        "attention_seconds(m, batch=1, heads=2, kv_heads=1, head_dim=64, "
+        "attention_seconds(m, batch=1, heads=2, head_dim=64, "
         "queries=9, keys=9, causal=True)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

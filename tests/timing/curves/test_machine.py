@@ -140,7 +140,7 @@ def test_two_nodes_are_as_in_a_public_run(mib: int, microseconds: float) -> None
 def test_kernels_of_torch_are_as_measured(keys: int) -> None:
     """One sequence, 32 heads of 128, 8 KV heads, on an H200; see the file of the kernels."""
     milliseconds = {512: (0.0129, 0.0472), 2048: (0.0801, 0.2712), 8192: (0.885, 2.593)}[keys]
-    same = {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "queries": keys, "keys": keys}
+    same = {"batch": 1, "heads": 32, "head_dim": 128, "queries": keys, "keys": keys}
     one = machine("h200", 1)
     for measured, backward in zip(milliseconds, (False, True), strict=True):
         seconds = attention_seconds(one, **same, causal=True, backward=backward)
@@ -149,7 +149,7 @@ def test_kernels_of_torch_are_as_measured(keys: int) -> None:
 
 def test_flash_attention_2_is_slower_on_hopper_alone() -> None:
     """The curve of Hopper is that of FlashAttention-3, the A100's is that of FlashAttention-2."""
-    same = {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "queries": 4096, "keys": 4096}
+    same = {"batch": 1, "heads": 32, "head_dim": 128, "queries": 4096, "keys": 4096}
     ratios = {}
     for card in ("h100-80gb-sxm", "a100-80gb-sxm"):
         flash, sdpa = (
@@ -209,7 +209,7 @@ def test_the_curve_of_pci_express_holds_for_another_card() -> None:
 
 def test_a_window_is_never_negative_work() -> None:
     """Past a window each query attends to as many keys: w s - w^2 / 2 pairs."""
-    keys = {"batch": 1, "heads": 64, "kv_heads": 8, "head_dim": 128, "causal": True}
+    keys = {"batch": 1, "heads": 64, "head_dim": 128, "causal": True}
     one = machine("h100-80gb-sxm", 8)
     long, longer = (
         attention_seconds(one, queries=length, keys=4096, **keys) for length in (65536, 131072)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.catalog.curve_files import curve
-from gpu_mem_calculator.timing.curves import elementwise, host, optimizers, transfers
+from gpu_mem_calculator.timing.curves import elementwise, host, optimizers
 
 CARD = "h200-141gb-sxm"
 BANDWIDTH = 4.8e12
@@ -58,7 +58,7 @@ def test_bytes_of_adam_are_those_of_aligned_tensors(name: str, dtype: str) -> No
 def test_pinned_copies_reach_the_link() -> None:
     """1 GiB in each direction."""
     rows = [r for r in curve("transfers", CARD)["rows"] if r["what"] == "copy"]
-    for direction, rates in (("to_gpu", transfers.TO_GPU), ("to_host", transfers.TO_HOST)):
+    for direction, rates in (("to_gpu", host.TO_GPU), ("to_host", host.TO_HOST)):
         for pinned, rate in rates.items():
             found = [
                 r["bytes"] / (1e-6 * r["seconds"])
@@ -72,7 +72,7 @@ def test_adam_on_the_host() -> None:
     """Seconds of a parameter with eight threads."""
     rows = curve("transfers", CARD)["rows"]
     (found,) = (r for r in rows if r.get("how") == "deepspeed" and r["threads"] == 8)
-    given = 1e6 * transfers.CPU_ADAM * found["parameters"]
+    given = 1e6 * host.CPU_ADAM * found["parameters"]
     assert found["seconds"] == pytest.approx(given, rel=0.05)
 
 

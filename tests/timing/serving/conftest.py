@@ -7,8 +7,7 @@ from typing import Any
 from gpu_mem_calculator.estimates.serving.speed import serving_replica
 from gpu_mem_calculator.runfile.config import RunFile
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
-from gpu_mem_calculator.timing.serving.card import CardRates
-from gpu_mem_calculator.timing.serving.roofline import ServingReplica
+from gpu_mem_calculator.timing.serving.roofline import CardRates, ServingReplica
 from gpu_mem_calculator.tools.read import read
 
 CARD = CardRates(

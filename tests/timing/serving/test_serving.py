@@ -8,11 +8,13 @@ from msgspec.structs import replace
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, no_speed, speed
 from gpu_mem_calculator.runfile.config import GPUConfig
-from gpu_mem_calculator.timing.serving.card import QUANTIZED, SHORT_SUM, CardRates
 from gpu_mem_calculator.timing.serving.roofline import (
     COMPUTE,
     LINK,
     MEMORY,
+    QUANTIZED,
+    SHORT_SUM,
+    CardRates,
     first_token_time,
     prompt_rate,
     prompts,

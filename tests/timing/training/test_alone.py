@@ -1,4 +1,4 @@
-"""A rank that nobody keeps waiting: phases of host and GPU, offload, saving."""
+"""A rank that nobody keeps waiting: phases of host and GPU, offload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.alone import alone_seconds, finished
-from gpu_mem_calculator.timing.training.offload import saving_seconds
 from gpu_mem_calculator.tools.read import read
 
 
@@ -79,9 +78,3 @@ def test_offload_is_added_to_the_step() -> None:
     pinned = seconds(**base, offload_optimizer="cpu", pin_memory=True)
     pageable = seconds(**base, offload_optimizer="cpu", pin_memory=False)
     assert seconds(**base) < pinned < pageable
-
-
-def test_saving_takes_bytes_over_a_rate() -> None:
-    """At a local disk's rate, unless another one is given."""
-    assert saving_seconds(4 * 10**9) == 4.0
-    assert saving_seconds(4 * 10**9, 2.0e9) == 2.0

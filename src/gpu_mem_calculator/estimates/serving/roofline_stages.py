@@ -14,9 +14,9 @@ from ...run.weights.checkpoint import stored_bytes
 from ...run.weights.rank_weights import BITS, run_format
 from ...run.weights.shards import EXPERT, ServerShard, ShardedParameter, held
 from ...serving import server_row
-from ...timing.serving.card import QUANTIZED, SHORT_SUM
 from ...timing.serving.mixing import mixings
 from ...timing.serving.parts import WeightSizer, parts
+from ...timing.serving.roofline import QUANTIZED, SHORT_SUM
 from ...timing.serving.work import StageWork
 from ...training.generation.kv_cache import RowBytes, cached_states, unscaled_row
 

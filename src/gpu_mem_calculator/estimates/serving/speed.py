@@ -12,10 +12,15 @@ from ...runfile.resolve.card_name import named_card
 from ...runfile.resolve.hardware import Hardware, ports_per_gpu
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...serving import server_row
-from ...timing.serving.card import CardRates
 from ...timing.serving.kernels import ServingGpu
 from ...timing.serving.measured import ALONE, AMD_SHARE, COSTS, PROMPTS, SHARES, TOGETHER
-from ...timing.serving.roofline import ServingReplica, first_token_time, prompt_rate, step_rates
+from ...timing.serving.roofline import (
+    CardRates,
+    ServingReplica,
+    first_token_time,
+    prompt_rate,
+    step_rates,
+)
 from ...timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
 from ..calculator import Estimate
 from ..machine import machine_of

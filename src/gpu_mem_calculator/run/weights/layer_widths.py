@@ -115,3 +115,18 @@ def distinct_widths(arch: Arch, shard: ServerShard) -> tuple[LayerWidths, ...]:
     for layer in shard.layers(arch):
         unique.setdefault(layer_widths(layer, arch.hidden, shard))
     return tuple(unique)
+
+
+def widest_attention(arch: Arch, shard: ServerShard) -> int:
+    """Elements of one token's attention output on a rank, of latents before they are projected,
+    in the layer with the most.
+    """
+    widths = [0]
+    for mixer in (mixer for layer in shard.layers(arch) for mixer in layer.mixers):
+        if isinstance(mixer, Attention | LatentAttention):
+            heads = int(ceil_div(mixer.heads, shard.attention_tp))
+            if isinstance(mixer, LatentAttention):
+                widths.append(heads * mixer.kv_rank)
+            else:
+                widths.append(heads * (mixer.value_dim or mixer.head_dim))
+    return max(widths)

@@ -14,6 +14,12 @@ from .rank_weights import BITS
 from .shards import ServerShard
 
 
+def adapter_problems(run: Run) -> Iterator[str]:
+    """Adapters whose rank is not given."""
+    if run.options["max_loras"] and not run.options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+
+
 def adapter_items(run: Run, shard: ServerShard, source: Source) -> Iterator[ServerItem]:
     """Adapters on every projection: r (in + out) elements each, sharded with the projection."""
     rank = run.options.get("max_lora_rank")

@@ -9,7 +9,7 @@ One rank's part of a served model, and a parameter as that rank stores it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -296,6 +296,15 @@ __all__ = [
     "ShardedParameter",
     "held",
 ]
+
+
+def stage_shard(counts: Sequence[int], stage: int, **sizes: int) -> ServerShard:
+    """The part of pipeline stage `stage`, where the stages have `counts` layers; `sizes`: the other
+    fields.
+    """
+    start, last = sum(counts[:stage]), len(counts) - 1
+    places = range(start, start + counts[stage])
+    return ServerShard(places=places, embedding=stage == 0, head=stage == last, **sizes)
 
 
 @remembered(64, always=True)

@@ -1,20 +1,17 @@
-"""The compute buffers that a server reserves: its largest graph, scheduled and allocated.
+"""The compute buffers that a server reserves: its largest graph, scheduled and allocated
+(llama.cpp b10586 src/llama-context.cpp sched_reserve).
 
-llama.cpp b10586 src/llama-context.cpp sched_reserve.
+Scheduled: which device computes each tensor, and which tensors are copied between devices
+(ggml/src/ggml-backend.cpp ggml_backend_sched_split_graph). Devices are numbered: GPUs first, the
+host last. An op runs where its weight is; other ops follow their neighbours, those on GPUs first.
+The graph is divided into splits, each on one device; a split begins with copies of the tensors that
+it reads from other devices. With pipeline parallelism every copy and every input is allocated four
+times.
 
-ggml's graph allocator: the address of each tensor, and the size of each compute buffer.
-
-llama.cpp b10586 ggml/src/ggml-alloc.c: free memory is a list of blocks by address; a tensor takes
-the smallest block that it fits into, the open end last. It is freed when the last tensor that
-reads it has been computed. An op that can work in place reuses the memory of a source.
-
-Which device computes each tensor, and which tensors are copied between devices.
-
-llama.cpp b10586 ggml/src/ggml-backend.cpp ggml_backend_sched_split_graph. Devices are numbered:
-GPUs first, the host last. An op runs where its weight is; other ops follow their neighbours, those
-on GPUs first. The graph is divided into splits, each on one device; a split begins with copies of
-the tensors that it reads from other devices. With pipeline parallelism every copy and every input
-is allocated four times.
+Allocated: the address of each tensor, and the size of each compute buffer (ggml/src/ggml-alloc.c).
+Free memory is a list of blocks by address; a tensor takes the smallest block that it fits into, the
+open end last. It is freed when the last tensor that reads it has been computed. An op that can work
+in place reuses the memory of a source.
 """
 
 from __future__ import annotations
@@ -79,9 +76,7 @@ class GraphSchedule:
         ne = tensor.ne
         batch = {"mul_mat": ne[1], "mul_mat_id": ne[2]}.get(tensor.op, ne[1] * ne[2] * ne[3])
         if self.offload and self.host and tensor.op not in NO_BATCH and batch >= OFFLOADED:
-            for device in range(self.host):
-                if self._supports(tensor, device):
-                    return device
+            return next((d for d in range(self.host) if self._supports(tensor, d)), self.host)
         return self.host
 
     def _supports(self, tensor: GraphTensor, device: int) -> bool:
@@ -179,9 +174,8 @@ class GraphSchedule:
         """List the tensors of all splits with their copies, in the order of allocation."""
         for device, sources, nodes in splits:
             for source in sources:
-                keeps_alive = GraphTensor(
-                    LEAF, source.kind, source.ne, (source,), nb=source.nb, view=source
-                )
+                layout = source.kind, source.ne
+                keeps_alive = GraphTensor(LEAF, *layout, (source,), nb=source.nb, view=source)
                 keeps_alive.backend = source.backend
                 self.nodes += [keeps_alive, copies[source, device][0]]
             self.nodes += nodes
@@ -264,9 +258,8 @@ class GraphAllocation:
 
     def __init__(self, devices: int, host_alignment: int = 32, alignment: int = 128) -> None:
         self.host = devices
-        self.spaces = [BufferSpace(alignment) for _ in range(devices)] + [
-            BufferSpace(host_alignment)
-        ]
+        on_gpus = (BufferSpace(alignment) for _ in range(devices))
+        self.spaces = [*on_gpus, BufferSpace(host_alignment)]
 
     def run(self, leaves: Sequence[GraphTensor], nodes: Sequence[GraphTensor]) -> list[int]:
         """Bytes of each device's buffer, the host's last."""

@@ -65,13 +65,20 @@ def layer_rows(arch: Arch, place: int, cells: CacheCells) -> int:
 
 def cached_widths(mixer: Mixer | None, build: int, keys: str, values: str) -> list[tuple[str, int]]:
     """ggml's type and the elements of a cell's keys and of its values."""
+    sizes = head_sizes(mixer)
+    if isinstance(mixer, LatentAttention) and build >= NO_VALUES:
+        return [(keys, sizes[0])]
+    heads = mixer.kv_heads if isinstance(mixer, Attention) else 1
+    return [(kind, heads * size) for kind, size in zip((keys, values), sizes, strict=False)]
+
+
+def head_sizes(mixer: Mixer | None) -> tuple[int, ...]:
+    """Elements of a head's key and of its value, as they are cached; of other mixers nothing."""
     if isinstance(mixer, LatentAttention):
-        parts = [(keys, mixer.kv_rank + mixer.rope_dim)]
-        return [*parts, (values, mixer.kv_rank)] if build < NO_VALUES else parts
+        return mixer.kv_rank + mixer.rope_dim, mixer.kv_rank
     if isinstance(mixer, Attention):
-        widths = (mixer.head_dim, mixer.value_dim or mixer.head_dim)
-        return [(kind, mixer.kv_heads * d) for kind, d in zip((keys, values), widths, strict=True)]
-    return []
+        return mixer.head_dim, mixer.value_dim or mixer.head_dim
+    return ()
 
 
 def _tensor_bytes(kind: str, width: int, rows: int) -> int:
@@ -83,30 +90,17 @@ def _tensor_bytes(kind: str, width: int, rows: int) -> int:
 
 def token_bytes(arch: Arch, places: Sequence[int], build: int, keys: str, values: str) -> int:
     """Bytes of one more token of context in the layers at `places`; windows do not grow with it."""
-    total = 0
-    for place in places:
-        mixer = arch.layers[place].mixer
-        if isinstance(mixer, Attention):
-            if not (slides(arch, place) and build >= SLIDING_CACHE):
-                total += ggml_bytes(keys, mixer.kv_heads * mixer.head_dim)
-                total += ggml_bytes(values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim))
-        elif isinstance(mixer, LatentAttention):
-            total += ggml_bytes(keys, mixer.kv_rank + mixer.rope_dim)
-            total += ggml_bytes(values, mixer.kv_rank) if build < NO_VALUES else 0
-    return total
+    return sum(
+        ggml_bytes(kind, width)
+        for place in places
+        if not (slides(arch, place) and build >= SLIDING_CACHE)
+        for kind, width in cached_widths(arch.layers[place].mixer, build, keys, values)
+    )
 
 
 def indivisible_head(arch: Arch, kind: str) -> int:
     """The first head size that a cache type's blocks do not divide; 0 where they divide all."""
-    block = BLOCKS[kind][0]
-    for layer, _, _ in arch.runs:
-        mixer = layer.mixer
-        sizes: tuple[int, ...] = ()
-        if isinstance(mixer, Attention):
-            sizes = (mixer.head_dim, mixer.value_dim or mixer.head_dim)
-        elif isinstance(mixer, LatentAttention):
-            sizes = (mixer.kv_rank + mixer.rope_dim,)
-        for size in sizes:
-            if size % block:
-                return size
-    return 0
+    mixers = (layer.mixer for layer, _, _ in arch.runs)
+    ends = ((head_sizes(one), 1 if isinstance(one, LatentAttention) else 2) for one in mixers)
+    sizes = (size for of_head, keys in ends for size in of_head[:keys])  # latents are keys
+    return next((size for size in sizes if size % BLOCKS[kind][0]), 0)

@@ -20,7 +20,7 @@ from ...run.weights import gguf
 from .cache import indivisible_head
 from .graph_tensors import quantized
 from .layout import CACHE_TYPES
-from .options import SLOT_KEYS, cache_types, file_type, known_types, server_layout
+from .options import COMMON_TYPES, SLOT_KEYS, cache_types, file_type, known_types, server_layout
 from .row import ROW
 from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
 
@@ -38,12 +38,11 @@ MOST_GPUS = 16  # ggml/include/ggml-cuda.h GGML_CUDA_MAX_DEVICES
 def problems(run: Run) -> Iterator[str]:
     """What llama.cpp refuses, and what is not modelled."""
     options = run.options
-    build = build_number(str(options["engine_version"]))
+    name = options["engine_version"]
+    build = build_number(str(name))
     if build is None or build < OLDEST:
-        yield (
-            f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
-            f" that is modelled; use b{OLDEST} to b{NEWEST}"
-        )
+        refused = f"inference.engine_version={name!r} is not a build of llama.cpp that is modelled"
+        yield f"{refused}; use b{OLDEST} to b{NEWEST}"
         return
     sentences = [*model_problems(run, build), *_split_problems(run)]
     yield from sentences
@@ -64,10 +63,8 @@ def _split_problems(run: Run) -> Iterator[str]:
     if gpus > MOST_GPUS:
         yield f"hardware.num_gpus={gpus} is more than llama.cpp runs on; use at most {MOST_GPUS}"
     if shares is not None and (len(shares) != gpus or min(shares) < 0 or not 0 < sum(shares) < inf):
-        yield (
-            f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
-            f"{gpus} GPUs"
-        )
+        each = f"a share of 0 or more for each of the {gpus} GPUs"
+        yield f"inference.tensor_split={shares} must have {each}"
     if options["main_gpu"] and options["split_mode"] != "none":
         yield "inference.main_gpu acts with split_mode 'none' alone; leave it out"
     elif int(options["main_gpu"] or 0) >= gpus:
@@ -99,45 +96,34 @@ def model_problems(run: Run, build: int) -> Iterator[str]:
         yield f"model: {gguf.problem(arch)}"
     elif not modelled or extra or family in ROW.no_code:
         yield f"model: llama.cpp's graph of {family} models is not modelled; use another engine"
+    given = f"inference.engine_version=b{build}"
     if build < LATENT and any(isinstance(one.mixer, LatentAttention) for one, _, _ in arch.runs):
-        yield (
-            f"inference.engine_version=b{build} has no latent cache, which is modelled alone; "
-            f"use b{LATENT} or newer"
-        )
+        lacks = "has no latent cache, which is modelled alone"
+        yield f"{given} {lacks}; use b{LATENT} or newer"
     if build < DELTA and any(isinstance(one.mixer, Recurrence) for one, _, _ in arch.runs):
-        yield (
-            f"inference.engine_version=b{build}: the graph of {family} models is modelled from "
-            f"b{DELTA} on; use that or newer"
-        )
+        since = f"the graph of {family} models is modelled from b{DELTA} on"
+        yield f"{given}: {since}; use that or newer"
     if file_type(run) is None:
-        yield (
-            f"inference.quantization={run.options['quantization']!r} is not a GGUF file type; "
-            "use 'none' or a type such as 'q4_k_m' or 'q8_0'"
-        )
+        refused = f"inference.quantization={run.options['quantization']!r} is not a GGUF file type"
+        yield f"{refused}; use 'none' or a type such as 'q4_k_m' or 'q8_0'"
 
 
 def cache_problems(run: Run) -> Iterator[str]:
     """Types that the cache cannot be stored in."""
     names = cache_types(run)
-    if run.options["kv_cache_dtype"] not in ("auto", "fp16", "bf16", "int8", "int4"):
-        yield (
-            f"inference.kv_cache_dtype={run.options['kv_cache_dtype']!r} is not stored by "
-            "llama.cpp; use 'auto', 'int8' (q8_0) or 'int4' (q4_0)"
-        )
+    if run.options["kv_cache_dtype"] not in COMMON_TYPES:
+        refused = f"inference.kv_cache_dtype={run.options['kv_cache_dtype']!r} is not stored by"
+        yield f"{refused} llama.cpp; use 'auto', 'int8' (q8_0) or 'int4' (q4_0)"
         return
     if not known_types(names):
-        yield (
-            f"inference.cache_type_k={names[0]!r}, cache_type_v={names[1]!r} must be of "
-            f"{', '.join(CACHE_TYPES)}"
-        )
+        given = f"inference.cache_type_k={names[0]!r}, cache_type_v={names[1]!r}"
+        yield f"{given} must be of {', '.join(CACHE_TYPES)}"
         return
     for name in names:
         size = indivisible_head(run.arch, name.upper())
         if size:
-            yield (
-                f"inference: blocks of the cache type {name} do not divide a head of {size}; "
-                "use f16"
-            )
+            blocks = f"inference: blocks of the cache type {name}"
+            yield f"{blocks} do not divide a head of {size}; use f16"
             return
     layout = server_layout(run)
     if quantized(layout.values) and not layout.flash:

@@ -25,9 +25,9 @@ def command(run: Run, layout: ServerLayout) -> Iterator[str]:
     if (layout.keys, layout.values) != ("F16", "F16"):
         yield from ("-ctk", layout.keys.lower(), "-ctv", layout.values.lower())
     if options["flash_attn"] is not None:
-        yield from (
-            ("-fa", "on" if layout.flash else "off") if layout.build >= FLASH_AUTO else ("-fa",)
-        )
+        yield "-fa"
+        if layout.build >= FLASH_AUTO:
+            yield "on" if layout.flash else "off"
     if options["split_mode"] == "none":
         yield from ("-sm", "none", "-mg", str(options["main_gpu"] or 0))
     if layout.shares:

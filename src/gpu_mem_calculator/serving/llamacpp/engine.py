@@ -5,13 +5,8 @@ Names of a run file and llama-server's flags:
 - `max_num_seqs` or `batch_size`: -np, the slots
 - `quantization`: a GGUF file type; `none` means 16-bit weights, and a GGUF file keeps its types
 
-Each GPU has some of the layers, as a pipeline stage does.
-
-The longest context with which a server fits into the memory of its GPUs.
-
-`free` are bytes of each GPU, `outside` the bytes there that no buffer counts (context, handle).
-
-The formulas of llama.cpp's buffers, for `infer --explain`.
+Each GPU has some of the layers, as a pipeline stage does. The formulas of its buffers are for
+`infer --explain`; the longest context with which it fits is found by search.
 """
 
 from __future__ import annotations
@@ -129,7 +124,10 @@ STEP = 256  # tokens
 
 
 def fits(layout: ServerLayout, free: int, outside: int) -> bool:
-    """Whether every GPU has enough memory; weights and cache often decide it alone."""
+    """Whether every GPU has enough memory; weights and cache often decide it alone.
+
+    `free`: bytes of each GPU; `outside`: bytes there that no buffer counts (context, handle).
+    """
     weights, caches = loaded_bytes(layout)
     if any(weight + cache > free for weight, cache in zip(weights[:-1], caches, strict=False)):
         return False
@@ -178,7 +176,7 @@ def serve(run: Run) -> ServerMemory:
         sequence_bytes=lambda context: _sequence_bytes(layout, kinds, context),
         needs_bytes=needs,
         on_host=devices[-1].cache,
-        outside=tuple(_outside(run)) if used else (),
+        outside=_outside(run) if used else (),
         problem=_start_problem(needs, gpu, run) if needs > run.free_bytes else "",
         command=tuple(command(run, layout)),
         notes=tuple(_notes(run, layout)),
@@ -193,13 +191,10 @@ def _gpu_items(layout: ServerLayout, buffers: DeviceBytes, gpu: int) -> Iterator
     weights, cache, pool = (
         partial(formula, layout, gpu) for formula in (weights_formula, cache_formula, pool_formula)
     )
-    for figure, name, size, source, formula in (
-        (WEIGHTS, "model buffer", buffers.weights, WEIGHTS_CODE, weights),
-        (ACTIVATION, "compute buffer", buffers.compute, COMPUTE_CODE, compute),
-        (POOL, "KV buffer", buffers.cache, CACHE_CODE, cache),
-        (NON_TORCH, "CUDA pool", buffers.pool, POOL_CODE, pool),
-    ):
-        yield ServerItem(figure, name, size, source, formula)
+    yield ServerItem(WEIGHTS, "model buffer", buffers.weights, WEIGHTS_CODE, weights)
+    yield ServerItem(ACTIVATION, "compute buffer", buffers.compute, COMPUTE_CODE, compute)
+    yield ServerItem(POOL, "KV buffer", buffers.cache, CACHE_CODE, cache)
+    yield ServerItem(NON_TORCH, "CUDA pool", buffers.pool, POOL_CODE, pool)
 
 
 def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerItem]:
@@ -210,20 +205,15 @@ def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerIt
         return lambda: shared_formula(formula(layout, host), layout.gpus)
 
     compute = f"{GRAPH}: its inputs, and layers that run there"
+    of_weights, of_cache = shared(weights_formula), shared(cache_formula)
     for figure, name, size, source, formula in (
-        (
-            WEIGHTS,
-            "model buffer of the host",
-            buffers.weights,
-            WEIGHTS_CODE,
-            shared(weights_formula),
-        ),
-        (POOL, "KV buffer of the host", buffers.cache, CACHE_CODE, shared(cache_formula)),
-        (ACTIVATION, "compute buffer of the host", buffers.compute, COMPUTE_CODE, compute),
+        (WEIGHTS, "model buffer", buffers.weights, WEIGHTS_CODE, of_weights),
+        (POOL, "KV buffer", buffers.cache, CACHE_CODE, of_cache),
+        (ACTIVATION, "compute buffer", buffers.compute, COMPUTE_CODE, compute),
     ):
         share = size // max(1, layout.gpus)
         if share:
-            yield ServerItem(figure, name, share, source, formula, place=CPU)
+            yield ServerItem(figure, f"{name} of the host", share, source, formula, place=CPU)
 
 
 def _sequence_bytes(layout: ServerLayout, kinds: tuple[tuple[int, int], ...], context: int) -> int:
@@ -235,9 +225,9 @@ def _sequence_bytes(layout: ServerLayout, kinds: tuple[tuple[int, int], ...], co
     return sum(count * layer_bytes(arch, place, cells, *types) for place, count in kinds)
 
 
-def _outside(run: Run) -> Iterator[NamedBytes]:
-    yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
-    yield "cuBLAS handle", handle_bytes(run), str(HANDLE_SOURCE)
+def _outside(run: Run) -> tuple[NamedBytes, ...]:
+    context = "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
+    return context, ("cuBLAS handle", handle_bytes(run), str(HANDLE_SOURCE))
 
 
 def process_bytes(run: Run) -> int:

@@ -59,7 +59,7 @@ def experts(builder: GraphBuilder, moe: Moe, x: GraphTensor) -> GraphTensor:
     ids, weights = _route(builder, moe, x)
     if builder.setting.build >= EARLY_WEIGHTS:
         builder.graph.expand(weights)
-    out = _sum_experts(builder, moe, _experts(builder, moe, x, ids, weights))
+    out = _sum_experts(builder, _experts(builder, moe, x, ids, weights))
     if moe.shared is None:
         return out
     if moe.shared_gate is None:
@@ -140,7 +140,7 @@ def _experts(
     return out if moe.all_tokens else op_like("mul", out, weights)
 
 
-def _sum_experts(builder: GraphBuilder, moe: Moe, each: GraphTensor) -> GraphTensor:
+def _sum_experts(builder: GraphBuilder, each: GraphTensor) -> GraphTensor:
     """The outputs of a token's experts, added one at a time."""
     h, k, t = each.ne[:3]
     expand = builder.graph.expand

@@ -1,14 +1,9 @@
-"""The compute graph of a whole model, from the tokens to the logits.
+"""The compute graph of a whole model, from the tokens to the logits, with two of its mixers.
 
-llama.cpp b10586 src/models/*.cpp: most differ by a norm or a bias only.
+llama.cpp b10586 src/models/*.cpp: most differ by a norm or a bias only; deepseek2.cpp for latent
+attention; qwen35.cpp build_layer_attn_linear and delta-net-base.cpp with its one op for Gated
+DeltaNet (Qwen3-Next, Qwen3.5).
 
-Multi-head latent attention in the compute graph: one key head, values are part of the keys.
-
-llama.cpp b10586 src/models/deepseek2.cpp.
-
-Gated DeltaNet layers in the compute graph (Qwen3-Next, Qwen3.5).
-
-llama.cpp b10586 src/models/qwen35.cpp build_layer_attn_linear, delta-net-base.cpp with its one op.
 Legend: h value heads, g key heads, d size of a head, t tokens of each of q sequences.
 """
 
@@ -50,8 +45,7 @@ def delta_net(builder: GraphBuilder, mixer: Recurrence, x: GraphTensor) -> Graph
     conv = convolve(builder, mixed, mixer.conv, mixer.conv_elements)
     states = reshape(state_rows(builder, "s", mixer.state_elements), d, d, h, q)
     conv = op_like("unary", conv)
-    queries, keys, values = _parts(builder, mixer, conv)
-    sources = (queries, keys, values, decay, beta, states)
+    sources = (*_parts(builder, mixer, conv), decay, beta, states)
     result = new_op("gated_delta_net", (d * h, t * q + d * q), sources)
     shown, after = view(result, (d, h, t, q)), view(result, (d, d, h, q))
     target = view(state(builder, "s", mixer.state_elements), (mixer.state_elements, q))
@@ -250,8 +244,7 @@ def _layer(
     attn = _mixer(builder, layer, x_normed)
     if layer.parallel:
         return _parallel(builder, layer, (x, None if second else x_normed, attn), rows)
-    if rows is not None:
-        attn, x = get_rows(attn, rows), get_rows(x, rows)
+    attn, x = _last_rows(rows, attn, x)
     after = layer.norm("post")
     if after:
         attn = apply_norm(builder, attn, after, "post_attention_norm")
@@ -260,9 +253,8 @@ def _layer(
     last_norm = layer.norm("post_mlp")
     if last_norm:
         out = apply_norm(builder, out, last_norm, "post_ffw_norm")
-    if builder.arch.family in RESIDUAL_FIRST:
-        return op_like("add", x, out)
-    return op_like("add", out, x)
+    residual_first = builder.arch.family in RESIDUAL_FIRST
+    return op_like("add", x, out) if residual_first else op_like("add", out, x)
 
 
 def _single(
@@ -274,9 +266,12 @@ def _single(
     norm = layer.norm("pre") or layer.norm("pre_mlp")
     out = apply_norm(builder, x, norm, "attn_norm") if norm else x
     out = (_feed_forward if layer.mixer is None else _mixer)(builder, layer, out)
-    if rows is not None:
-        out, x = get_rows(out, rows), get_rows(x, rows)
-    return op_like("add", out, x)
+    return op_like("add", *_last_rows(rows, out, x))
+
+
+def _last_rows(rows: GraphTensor | None, *tensors: GraphTensor) -> tuple[GraphTensor, ...]:
+    """The tensors of the only tokens that are still computed, where not all are."""
+    return tensors if rows is None else tuple(get_rows(one, rows) for one in tensors)
 
 
 def _parallel(
@@ -291,16 +286,14 @@ def _parallel(
     attention's output.
     """
     x, mlp_input, attn = inputs
-    if rows is not None:
-        attn, x = get_rows(attn, rows), get_rows(x, rows)
-        mlp_input = get_rows(mlp_input, rows) if mlp_input is not None else None
-    if mlp_input is None:
+    attn, x = _last_rows(rows, attn, x)
+    if mlp_input is not None:
+        (mlp_input,) = _last_rows(rows, mlp_input)
+    else:
         norm = layer.norm("pre_mlp")
         assert norm is not None
         mlp_input = apply_norm(builder, x, norm, "ffn_norm")
     out = _feed_forward(builder, layer, mlp_input)
-    if builder.arch.family == "phi":
-        return op_like("add", op_like("add", attn, out), x)
-    if builder.arch.family == "falcon":
-        return op_like("add", op_like("add", out, attn), x)
-    return op_like("add", op_like("add", out, x), attn)
+    orders = {"phi": (attn, out, x), "falcon": (out, attn, x)}
+    first, second, third = orders.get(builder.arch.family, (out, x, attn))
+    return op_like("add", op_like("add", first, second), third)

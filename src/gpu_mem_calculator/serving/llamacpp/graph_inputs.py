@@ -79,14 +79,11 @@ class GraphBuilder:
 
     def input_tensor(self, name: str, *sizes: int, kind: str = "I32") -> GraphTensor:
         """The input of that name; created at the first call."""
-        if name not in self._inputs:
-            self._inputs[name] = graph_input(name, sizes, kind)
-        return self._inputs[name]
+        return self.once(name, lambda: graph_input(name, sizes, kind))
 
     def weight(self, name: str, *sizes: int, place: int) -> GraphTensor:
         """A weight on device `place`; fp32 where the file type does not name it."""
-        kind = self.kinds.get(name, "F32")
-        return buffer_tensor(name, kind, sizes, place, weight=True)
+        return buffer_tensor(name, self.kinds.get(name, "F32"), sizes, place, weight=True)
 
     def has(self, name: str) -> bool:
         """Whether the layer has a weight of that name."""

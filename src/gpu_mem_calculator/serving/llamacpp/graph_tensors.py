@@ -32,29 +32,9 @@ class GraphTensor:
     """
 
     __slots__ = (
-        *(
-            "name",
-            "op",
-            "kind",
-            "ne",
-            "nb",
-            "sources",
-            "view",
-            "weight",
-            "place",
-            "on_gpu",
-            "extra",
-        ),
-        *(
-            "is_input",
-            "is_output",
-            "backend",
-            "buffer",
-            "address",
-            "allocated",
-            "children",
-            "views",
-        ),
+        *("name", "op", "kind", "ne", "nb", "sources", "view", "weight", "place", "on_gpu"),
+        *("extra", "is_input", "is_output", "backend", "buffer", "address", "allocated"),
+        *("children", "views"),
     )
 
     view: GraphTensor | None
@@ -129,7 +109,7 @@ def contiguous(x: GraphTensor) -> GraphTensor:
     return new_op("cont", x.ne, (x,))
 
 
-def graph_input(name: str, sizes: Iterable[int], kind: str = "I32") -> GraphTensor:
+def graph_input(name: str, sizes: Iterable[int], kind: str) -> GraphTensor:
     """An input, which the host writes before the graph runs."""
     tensor = GraphTensor(LEAF, kind, four(sizes), name=name)
     tensor.is_input = True

@@ -13,7 +13,7 @@ from ...ledger.remember import remembered
 from ...models.arch.blocks import Attention, LatentAttention, Moe
 from .activations import compute_buffers
 from .attention_scores import has_flash_kernel
-from .cache import CacheCells, layer_bytes, pad
+from .cache import CacheCells, head_sizes, layer_bytes, pad
 from .graph_inputs import GraphRun, LayerDevices, slides
 from .versions import PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
 from .weights import ModelFile, layer_devices, model_buffers
@@ -69,15 +69,13 @@ class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
             for i, layer in enumerate(arch.layers)
         )
         several = self.gpus > 1 and self.single_gpu is None
+        whole = self.gpu_layers > len(layers) and self.offload_kqv and not self.host_experts
         return LayerDevices(
             gpus=self.gpus,
             layers=tuple(layers),
             output=output,
             experts=experts,
-            pipelined=several
-            and self.gpu_layers > len(layers)
-            and self.offload_kqv
-            and not self.host_experts,
+            pipelined=several and whole,
         )
 
     @cached_property
@@ -200,19 +198,10 @@ def pool_elements(layout: ServerLayout, device: int) -> int:
     """
     if device == layout.gpus:
         return 0
-    layers = {
-        id(layer): layer
-        for layer, layer_device in zip(layout.file.arch.layers, layout.devices.layers, strict=True)
-        if layer_device == device
-    }
-    return max(
-        (
-            rows * pad(ins, 512)
-            for layer in layers.values()
-            for rows, ins in _products(layer, layout.setting.tokens)
-        ),
-        default=0,
-    )
+    placed = zip(layout.file.arch.layers, layout.devices.layers, strict=True)
+    layers = {id(layer): layer for layer, of in placed if of == device}.values()
+    products = (one for layer in layers for one in _products(layer, layout.setting.tokens))
+    return max((rows * pad(ins, 512) for rows, ins in products), default=0)
 
 
 def _products(layer: Any, tokens: int) -> Iterator[tuple[int, int]]:
@@ -222,26 +211,17 @@ def _products(layer: Any, tokens: int) -> Iterator[tuple[int, int]]:
     for one in (*getattr(mixer, "inputs", ()), getattr(mixer, "output", None)):
         if one is not None:
             yield tokens, one.ins[1]
-    if isinstance(mlp, Moe):
-        yield tokens * mlp.top_k, mlp.ffn
-    elif mlp is not None:
-        yield tokens, mlp.ffn
+    if mlp is not None:
+        yield tokens * (mlp.top_k if isinstance(mlp, Moe) else 1), mlp.ffn
 
 
 def has_flash(layout: ServerLayout) -> bool:
     """Whether CUDA has a flash kernel for every layer that is on a GPU."""
-    devices = layout.devices
-    for place, layer in enumerate(layout.file.arch.layers):
-        mixer = layer.mixer
-        if devices.layers[place] == layout.gpus:
-            continue
-        if isinstance(mixer, Attention):
-            sizes = mixer.head_dim, mixer.value_dim or mixer.head_dim
-            shared = mixer.heads // mixer.kv_heads
-        elif isinstance(mixer, LatentAttention):
-            sizes, shared = (mixer.kv_rank + mixer.rope_dim, mixer.kv_rank), mixer.heads
-        else:
-            continue
-        if not has_flash_kernel(layout.keys, layout.values, *sizes, shared):
-            return False
+    placed = zip(layout.file.arch.layers, layout.devices.layers, strict=True)
+    for mixer in (layer.mixer for layer, device in placed if device != layout.gpus):
+        if isinstance(mixer, Attention | LatentAttention):
+            size, value = head_sizes(mixer)
+            shared = mixer.heads // (mixer.kv_heads if isinstance(mixer, Attention) else 1)
+            if not has_flash_kernel(layout.keys, layout.values, size, value, shared):
+                return False
     return True

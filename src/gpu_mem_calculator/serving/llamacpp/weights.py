@@ -61,10 +61,8 @@ def _layer(name: str, last: int) -> int:
 
 def _kind(size: int, elements: int) -> str | None:
     """The ggml type in which `elements` take `size` bytes; None where there is none."""
-    for kind, (block, each) in BLOCKS.items():
-        if elements and size * block == elements * each:
-            return kind
-    return None
+    fits = (kind for kind, (block, each) in BLOCKS.items() if size * block == elements * each)
+    return next(fits, None) if elements else None
 
 
 @remembered(64, always=True)
@@ -85,15 +83,13 @@ def layer_devices(
     count = min(gpu_layers, layers + 1)
     parts = list(accumulate(map(_single, shares or [1.0] * gpus), lambda a, b: _single(a + b)))
     ends = [_single(part / parts[-1]) for part in parts]
-    numbers = []
-    for place in range(layers + 1):
-        if place < first or place - first >= count:
-            numbers.append(gpus)
-        elif single_gpu is not None:
-            numbers.append(single_gpu)
-        else:
-            numbers.append(bisect_right(ends, _single((place - first) / count)))
-    return tuple(numbers)
+
+    def device(place: int) -> int:
+        if not 0 <= place < count:
+            return gpus
+        return bisect_right(ends, _single(place / count)) if single_gpu is None else single_gpu
+
+    return tuple(device(place - first) for place in range(layers + 1))
 
 
 def _single(number: float) -> float:
@@ -116,7 +112,8 @@ def model_buffers(
     """
     totals = [0] * (gpus + 1)
     for place, tensor in placed_tensors(file, devices, gpus, host_experts):
-        totals[place] += _pad(tensor.bytes, place < gpus)
+        aligned = -(-tensor.bytes // ALIGNMENT) * ALIGNMENT
+        totals[place] += aligned if place < gpus else tensor.bytes
     return totals
 
 
@@ -132,7 +129,3 @@ def placed_tensors(
         yield place, tensor
         if tied and tensor.name == "token_embd.weight" and devices[last] < gpus:
             yield devices[last], tensor
-
-
-def _pad(size: int, aligned: bool) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT if aligned else size

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.formula import Term, added, total
+from ...ledger.formula import Term, product, total
 from ...ledger.source import Source, code
 from ...ledger.units import MIB
 from ...models.arch.arch import Layer
@@ -54,12 +54,11 @@ def activation_items(setting: SglangOptions, requests: int) -> Iterator[Named]:
     text = f"({requests:,} requests + 1) × {row // 4:,} tokens × 4 bytes"
     yield TABLE, (requests + 1) * row, text, REQUESTS
     yield from workspaces(setting)
-    size, terms = _element_bytes(setting), prefill_terms(setting)
-    formula = f"{setting.chunk:,} tokens × {added(terms)} × {size} bytes"
-    yield "prefill of a chunk", setting.chunk * total(terms) * size, formula, WALKED
-    rows, vocab = sampled_rows(setting, requests), setting.run.arch.vocab
-    formula = f"2 × {rows:,} rows × {vocab:,} logits × 4 bytes"
-    yield "logits and probabilities", 2 * rows * vocab * 4, formula, LOGITS
+    step = ("tokens", setting.chunk), list(prefill_terms(setting))
+    size = ("bytes", 4 if setting.run.precision == "fp32" else 2)
+    yield "prefill of a chunk", *product(*step, size), WALKED
+    logits = ("rows", sampled_rows(setting, requests)), ("logits", setting.run.arch.vocab)
+    yield "logits and probabilities", *product(2, *logits, ("bytes", 4)), LOGITS
 
 
 def workspaces(setting: SglangOptions) -> Iterator[Named]:
@@ -69,13 +68,9 @@ def workspaces(setting: SglangOptions) -> Iterator[Named]:
     if setting.backend == FLASHINFER and setting.run.arch.family in QWEN:
         size = 512 * MIB
     if size:
-        formula = f"{size // MIB} MiB of {setting.backend} × {MIB:,}"
-        yield "attention workspace", size, formula, WORKSPACE
+        pages = (f"MiB of {setting.backend}", size // MIB)
+        yield "attention workspace", *product(pages, MIB), WORKSPACE
     yield "cuBLAS workspace", cublas_bytes(setting.run.compute_capability), "", CUBLAS
-
-
-def _element_bytes(setting: SglangOptions) -> int:
-    return 4 if setting.run.precision == "fp32" else 2
 
 
 def layer_terms(setting: SglangOptions, layer: Layer) -> tuple[Term, ...]:
@@ -84,10 +79,8 @@ def layer_terms(setting: SglangOptions, layer: Layer) -> tuple[Term, ...]:
     mixers = [0]
     for mixer in layer.mixers:
         if isinstance(mixer, Attention):
-            heads = mixer.heads // tp * mixer.head_dim
-            both = setting.shard.kv_heads(mixer.kv_heads) * (
-                mixer.head_dim + (mixer.value_dim or mixer.head_dim)
-            )
+            heads, value = mixer.heads // tp * mixer.head_dim, mixer.value_dim or mixer.head_dim
+            both = setting.shard.kv_heads(mixer.kv_heads) * (mixer.head_dim + value)
             mixers.append(heads + both + heads + hidden)  # qkv, attention's output, its projection
         elif isinstance(mixer, LatentAttention):
             mixers.append(_latent(mixer, tp) + hidden)

@@ -20,14 +20,13 @@ from ...training.generation import kv_cache
 from ...training.generation.kv_cache import INDEX, STATE, WINDOW, LayerState, unscaled_row
 from . import speculative
 from .options import SglangOptions
-from .segments import STEP
 from .versions import COUNTED_DRAFT, HALF_REQUESTS, SPARE_STATE, SPLIT_WINDOWS
+from .weights import STEP
 
 SPLIT_FAMILIES = ("gpt_oss", "llama4", "gemma4", "mimo_v2", "step3p5")  # model_config.py
 EVICTION_INTERVAL = 128  # tokens outside the window that are not yet freed (environ.py)
 INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, one scale for each block
 LEAST_REQUESTS, MOST_REQUESTS, REQUEST_RATIO = 2048, 4096, 512
-STATES = "states"
 STATE_BITS, CONV_BITS = 32, 16  # configs/mamba_utils.py mamba2_state_dtype
 SLOTS, OVERLAP_SLOTS = 3, 2  # copies of a request's state under prefix caching
 OVERLAP_FAMILIES = words(
@@ -188,14 +187,16 @@ def build_pool(setting: SglangOptions, cell: CacheCell, tokens: int, slots: int)
     request_slots = slots_of_a_request(setting)
     if cell.state:
         requests = min(requests, slots // request_slots)
-    rows = [("keys and values", tokens, page, cell.full)]
-    if cell.windowed:
-        rows.append(("keys and values of layers with a window", window_tokens, page, cell.windowed))
-    if cell.state:
-        rows.append((STATES, slots, 1, cell.state))
+    windows = "keys and values of layers with a window"
+    rows = (
+        ("keys and values", tokens, "tokens", page, cell.full),
+        (windows, window_tokens, "tokens", page, cell.windowed),
+        ("states", slots, "states", 1, cell.state),
+    )
     parts = tuple(
-        (name, (count + spare) * each, _buffer_formula(name, count, spare, each))
-        for name, count, spare, each in rows
+        (name, (n + spare) * each, f"({n:,} {unit} + {spare} for padding) × {each:,} bytes")
+        for name, n, unit, spare, each in rows
+        if each or name == rows[0][0]
     )
 
     def share(context: int) -> float:
@@ -218,11 +219,6 @@ def build_pool(setting: SglangOptions, cell: CacheCell, tokens: int, slots: int)
         cell=cell,
         draft_bytes=(tokens + page) * cell.draft,
     )
-
-
-def _buffer_formula(name: str, count: int, spare: int, each: int) -> str:
-    unit = "states" if name == STATES else "tokens"
-    return f"({count:,} {unit} + {spare} for padding) × {each:,} bytes"
 
 
 def rounding_bytes(setting: SglangOptions, pool: SglangPool) -> int:

@@ -11,6 +11,7 @@ from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_text
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from ...run.weights.server_adapters import adapter_problems
 from ...training.generation.kv_cache import has_cache
 from .. import USUAL, other_server
 from . import speculative, versions
@@ -28,31 +29,23 @@ def problems(run: Run) -> Iterator[str]:
     yield from versions.problems(run)
     yield from speculative.problems(run)
     yield from format_problems(run)
-    family = run.arch.family
+    family, newest = run.arch.family, version_text(NEWEST)
     if family in ROW.no_code:
-        fix = f"use {other_server(family)}"
-        yield f"model: SGLang {version_text(NEWEST)} has no {family} model; {fix}"
+        yield f"model: SGLang {newest} has no {family} model; use {other_server(family)}"
     elif not has_cache(run.arch):
         yield f"model: {family} keeps no cache, and SGLang is modelled with one; use {USUAL!r}"
-    if options["max_loras"] and not options["max_lora_rank"]:
-        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from adapter_problems(run)
     yield from _pool_problems(run)
-    half = run.precision == "fp16_pure"
-    if options["kv_cache_dtype"] not in (*CACHES, *(("fp16",) if half else ())):
-        yield (
-            f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
-            f"use one of {', '.join(CACHES)}"
-        )
-    if tp % int(run.mesh.ep):
-        yield (
-            f"inference.expert_parallel_size={run.mesh.ep} does not divide "
-            f"tensor_parallel_size={tp}; use {tp}"
-        )
-    if options["enable_dp_attention"] and (run.mesh.dp < 2 or tp % int(run.mesh.dp)):
-        yield (
-            f"inference.enable_dp_attention needs a data_parallel_size above 1 that divides "
-            f"tensor_parallel_size={tp}, not {run.mesh.dp}; use {tp}"
-        )
+    half, cache = run.precision == "fp16_pure", options["kv_cache_dtype"]
+    if cache not in (*CACHES, *(("fp16",) if half else ())):
+        known = f"is not one of SGLang's; use one of {', '.join(CACHES)}"
+        yield f"inference.kv_cache_dtype={cache!r} {known}"
+    ep, dp, ranks = int(run.mesh.ep), int(run.mesh.dp), f"tensor_parallel_size={tp}"
+    if tp % ep:
+        yield f"inference.expert_parallel_size={ep} does not divide {ranks}; use {tp}"
+    if options["enable_dp_attention"] and (dp < 2 or tp % dp):
+        needs = "inference.enable_dp_attention needs a data_parallel_size above 1 that divides"
+        yield f"{needs} {ranks}, not {dp}; use {tp}"
 
 
 def _pool_problems(run: Run) -> Iterator[str]:

@@ -26,7 +26,6 @@ class CardMemory(Struct, frozen=True, kw_only=True):
     dp: int = 1  # attention groups: attention is not sharded among them
     speculation: str = ""  # its method; empty: none
     latent: bool = False
-    prefill_graphs: bool = True
 
 
 def chunked_prefill_size(card: CardMemory) -> int:

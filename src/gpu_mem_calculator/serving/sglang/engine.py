@@ -36,7 +36,7 @@ from .graphs import graph_items
 from .options import OPTIONS, SglangOptions, stage_layers
 from .row import ROW
 from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
-from .weights import draft_bytes, draft_formula, load_items, offloaded_bytes
+from .weights import draft, load_items, offloaded_bytes
 
 POOL_CODE = code(
     "sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
@@ -57,7 +57,8 @@ def serve(run: Run) -> ServerMemory:
     setting = SglangOptions(run=run)
     outside = tuple(_outside_torch(setting))
     available = _available_bytes(setting, outside)
-    weights = tuple(_weight_items(setting))
+    loading = (ServerItem(WEIGHTS, *named) for named in load_items(setting))
+    weights = tuple(item for item in loading if item.bytes)  # the log's "mem usage"
     loaded = _gpu_bytes(weights)
     pool_limit = available - loaded - int(available * (1 - setting.fraction))
     pool = largest_pool(setting, pool_limit)
@@ -110,13 +111,6 @@ def _available_bytes(setting: SglangOptions, outside: tuple[NamedBytes, ...]) ->
     return run.card_bytes - sum(size for _, size, _ in outside)
 
 
-def _weight_items(setting: SglangOptions) -> Iterator[ServerItem]:
-    """What loading allocates: the log's "mem usage"."""
-    for name, size, source, formula in load_items(setting):
-        if size:
-            yield ServerItem(WEIGHTS, name, size, source, formula)
-
-
 def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     for name, size, formula in pool.parts:
         yield ServerItem(POOL, name, size, POOL_CODE, formula)
@@ -127,7 +121,7 @@ def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem
 def _uncounted_draft(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """A draft before 0.5.14, which SGLang allocates after it has sized the pool without it."""
     if setting.version < COUNTED_DRAFT and pool.draft_bytes:
-        size, formula = draft_bytes(setting), draft_formula(setting)
+        size, formula = draft(setting)
         yield ServerItem(WEIGHTS, "draft: parameters", size, ARITHMETIC, formula)
         yield _draft_cache(pool)
 
@@ -139,16 +133,10 @@ def _draft_cache(pool: SglangPool) -> ServerItem:
 
 def _working_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """What uses the memory that mem_fraction_static leaves free."""
-    handle = libraries.handle_bytes(setting.run)
+    handle, gaps = libraries.handle_bytes(setting.run), rounding_bytes(setting, pool)
     rows = (
         *((ACTIVATION, *named) for named in activation_items(setting, pool.requests)),
-        (
-            ACTIVATION,
-            "between the pool's buffers",
-            rounding_bytes(setting, pool),
-            GAPS_FORMULA,
-            GAPS,
-        ),
+        (ACTIVATION, "between the pool's buffers", gaps, GAPS_FORMULA, GAPS),
         *((served.GRAPHS, *named) for named in graph_items(setting, pool.requests)),
         (served.NON_TORCH, "cuBLAS handle", handle, "", libraries.HANDLE_SOURCE),
     )

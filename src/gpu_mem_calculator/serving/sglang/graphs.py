@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...ledger.formula import product
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
-from ...models.arch.blocks import Attention, LatentAttention
+from ...run.weights.layer_widths import widest_attention
 from . import speculative
 from .activations import Named
 from .options import FLASHINFER, TRITON, SglangOptions
@@ -51,31 +52,18 @@ def _graph_buffers(setting: SglangOptions, sizes: tuple[int, ...]) -> Iterator[N
     """
     rows = speculative.draft_depth(setting.run).tokens
     logits = rows * (max(sizes) if setting.version >= ONE_LOGITS_BUFFER else sum(sizes))
+    each = ("bytes", 4)
     if setting.shard.head:
-        vocab = setting.run.arch.vocab
-        text = f"{logits:,} rows × {vocab:,} logits × 4 bytes"
-        yield "their logits", logits * vocab * 4, text, GRAPH_BUFFERS
+        vocab = ("logits", setting.run.arch.vocab)
+        yield "their logits", *product(("rows", logits), vocab, each), GRAPH_BUFFERS
     pages = -(-setting.context // (setting.page if setting.backend != FLASHINFER else 1))
-    formula = f"{max(sizes):,} sequences × {pages:,} pages × 4 bytes"
-    yield "their page tables", max(sizes) * pages * 4, formula, GRAPH_BUFFERS
+    tables = ("sequences", max(sizes)), ("pages", pages)
+    yield "their page tables", *product(*tables, each), GRAPH_BUFFERS
     if setting.backend == FLASHINFER:
-        formula = f"{len(sizes)} graphs × {INT_WORKSPACE:,} bytes"
-        yield "FlashInfer's wrappers", len(sizes) * INT_WORKSPACE, formula, GRAPH_BUFFERS
+        wrappers = ("graphs", len(sizes)), ("bytes", INT_WORKSPACE)
+        yield "FlashInfer's wrappers", *product(*wrappers), GRAPH_BUFFERS
     elif setting.backend == TRITON:
-        tokens, width = max(sizes) * rows, _output_elements(setting)
-        formula = f"{tokens:,} tokens × {KV_SPLITS} splits × {width:,} of all heads × 4 bytes"
-        partial = tokens * KV_SPLITS * width * 4
-        yield "partial sums of Triton's attention", partial, formula, GRAPH_BUFFERS
-
-
-def _output_elements(setting: SglangOptions) -> int:
-    """Elements of one token's attention output on this rank, in the layer with the most."""
-    widths = [0]
-    for layer in setting.shard.layers(setting.run.arch):
-        for mixer in layer.mixers:
-            if isinstance(mixer, Attention):
-                heads = mixer.heads // setting.shard.attention_tp
-                widths.append(heads * (mixer.value_dim or mixer.head_dim))
-            elif isinstance(mixer, LatentAttention):
-                widths.append(mixer.heads // setting.shard.attention_tp * mixer.kv_rank)
-    return max(widths)
+        splits = ("tokens", max(sizes) * rows), ("splits", KV_SPLITS)
+        width = ("of all heads", widest_attention(setting.run.arch, setting.shard))
+        sums = product(*splits, width, each)
+        yield "partial sums of Triton's attention", *sums, GRAPH_BUFFERS

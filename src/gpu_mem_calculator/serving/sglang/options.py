@@ -10,40 +10,29 @@ from ...ledger.units import MIB
 from ...models.arch.blocks import Attention, LatentAttention, Mixer
 from ...run.releases import Version, version_text
 from ...run.run import Run
-from ...run.served import COMMON_OPTIONS
-from ...run.weights.shards import ServerShard
+from ...run.served import server_options
+from ...run.weights.shards import ServerShard, stage_shard
 from . import defaults, speculative
 from .defaults import CardMemory
 from .versions import LATE_EXTRA_LAYERS, NEWEST, PAGED_BLACKWELL, PREFILL_GRAPHS, version
 
-# The keys that a run file may set, and their defaults; None: SGLang chooses, or it is off.
-OPTIONS = COMMON_OPTIONS | {
-    "engine_version": version_text(NEWEST),
-    "pipeline_parallel_size": 1,
-    "data_parallel_size": 1,
-    "expert_parallel_size": 1,
-    "enable_dp_attention": False,
-    "gpu_memory_utilization": None,
-    "max_num_seqs": None,
-    "max_total_tokens": None,
-    "chunked_prefill_size": None,
-    "cuda_graph_max_bs": None,
-    "cuda_graph_bs": None,
-    "disable_prefill_cuda_graph": False,
-    "attention_backend": None,
-    "page_size": None,
-    "enforce_eager": False,
-    "max_loras": None,
-    "max_lora_rank": None,
-    "speculative_method": None,
-    "speculative_model": None,
-    "num_speculative_tokens": None,
-    "cpu_offload_gb": None,
-    "swa_full_tokens_ratio": 0.8,
-    "mamba_full_memory_ratio": 0.9,
-    "disable_radix_cache": False,
-    "hicache_ratio": None,
-}
+OPTIONS = server_options(
+    """
+    gpu_memory_utilization max_num_seqs max_total_tokens chunked_prefill_size cuda_graph_max_bs
+    cuda_graph_bs attention_backend page_size max_loras max_lora_rank speculative_method
+    speculative_model num_speculative_tokens cpu_offload_gb hicache_ratio
+    """,
+    engine_version=version_text(NEWEST),
+    pipeline_parallel_size=1,
+    data_parallel_size=1,
+    expert_parallel_size=1,
+    enable_dp_attention=False,
+    disable_prefill_cuda_graph=False,
+    enforce_eager=False,
+    swa_full_tokens_ratio=0.8,
+    mamba_full_memory_ratio=0.9,
+    disable_radix_cache=False,
+)
 
 HOPPER, BLACKWELL = ("9.0",), ("10.0", "10.3")
 FLASHINFER, FA3, TRTLLM, TRITON = "flashinfer", "fa3", "trtllm", "triton"
@@ -77,13 +66,10 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         """This rank's shard of the model. The embedding is sharded as attention is
         (vocab_parallel_embedding.py get_embedding_tp_kwargs), the head over all ranks.
         """
-        run, stage = self.run, int(self.run.stage)
-        counts, ep = stage_layers(run), int(run.mesh.ep)
-        start, attention_tp = sum(counts[:stage]), self.tp // self.attention_dp
-        return ServerShard(
-            places=range(start, start + counts[stage]),
-            embedding=stage == 0,
-            head=stage == len(counts) - 1,
+        ep, attention_tp = int(self.run.mesh.ep), self.tp // self.attention_dp
+        return stage_shard(
+            stage_layers(self.run),
+            int(self.run.stage),
             tp=self.tp,
             attention_tp=attention_tp,
             ep=ep,
@@ -173,11 +159,6 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         return int(size or defaults.cuda_graph_max_bs(self.card))
 
     @cached_property
-    def eager(self) -> bool:
-        """Whether decode runs without CUDA graphs."""
-        return bool(self.run.options["enforce_eager"])
-
-    @cached_property
     def prefill_sizes(self) -> tuple[int, ...]:
         """Tokens of each captured prefill graph.
 
@@ -185,7 +166,9 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         """
         options, run = self.run.options, self.run
         several = run.mesh.pp > 1 or self.attention_dp > 1
-        disabled = self.version < PREFILL_GRAPHS or (self.eager and self.version >= (0, 5, 14))
+        disabled = self.version < PREFILL_GRAPHS or (
+            self.run.options["enforce_eager"] and self.version >= (0, 5, 14)
+        )
         disabled = disabled or options["disable_prefill_cuda_graph"]
         keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio")
         if disabled or several or run.arch.tower or any(options[key] for key in keys):
@@ -196,7 +179,7 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
         """Sequences of each captured decode graph, for at most `requests` at once."""
         given = self.run.options["cuda_graph_bs"]
-        if self.eager:
+        if self.run.options["enforce_eager"]:
             return ()
         if given:
             return tuple(sorted({min(size, requests) for size in given}))
@@ -220,7 +203,7 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         if name == "auto" and self.sparse and self.run.compute_capability in BLACKWELL:
             name = "fp8"
         model = 32 if self.run.precision == "fp32" else 16
-        return {"auto": model, "bf16": 16, "fp16": 16, "fp8": 8}.get(name, model)
+        return {"auto": model, "bf16": 16, "fp16": 16, "fp8": 8}[name]
 
 
 def stage_layers(run: Run) -> list[int]:

@@ -69,10 +69,8 @@ def problems(run: Run) -> Iterator[str]:
     elif not name and run.options["num_speculative_tokens"]:
         yield "inference.num_speculative_tokens needs inference.speculative_method; use 'eagle3'"
     elif name == NEXTN and not run.arch.mtp_parameters:
-        yield (
-            f"{key}={name!r}, but {run.arch.family} has no multi-token-prediction layers; use "
-            "'eagle3' with inference.speculative_model"
-        )
+        lacks = f"{run.arch.family} has no multi-token-prediction layers"
+        yield f"{key}={name!r}, but {lacks}; use 'eagle3' with inference.speculative_model"
     elif name not in ("", NGRAM) and run.draft is None and not has_attention(run.arch):
         yield f"{key}={name!r}: the model has no layer with attention, as its draft has"
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ...ledger.frameworks import SGLANG
-from ...run.releases import Version, version_text
+from ...run.releases import Version, parse_version, version_text
 from ...run.run import Run
 
 OLDEST, NEWEST = SGLANG.oldest_numbers, SGLANG.numbers
@@ -25,9 +24,7 @@ SPARE_STATE = (0, 5, 16)  # the slot for padding is part of the states' share
 
 def version(run: Run) -> Version:
     """Major, minor and patch of `engine_version`; a post-release counts as its release."""
-    numbers = [int(part) for part in re.findall(r"\d+", str(run.options["engine_version"]))]
-    first, second, third = (*numbers, 0, 0, 0)[:3]
-    return first, second, third
+    return parse_version(str(run.options["engine_version"])) or NEWEST
 
 
 def kernels_loaded_first(run: Run) -> bool:
@@ -46,7 +43,7 @@ def kernels_loaded_first(run: Run) -> bool:
 def problems(run: Run) -> Iterator[str]:
     """A sentence where `engine_version` is not a version."""
     text = str(run.options["engine_version"])
-    if not re.match(r"v?\d+\.\d+", text):
+    if parse_version(text) is None:
         newest = version_text(NEWEST)
         yield f"inference.engine_version={text!r} is not a version; write it like {newest!r}"
 

@@ -8,20 +8,28 @@ Legend: n adapters at once, r their rank.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...ledger.formula import SIMULATED, Formula, bytes_each
+from ...ledger.num import round_up
 from ...ledger.source import ARITHMETIC, Source, code
-from ...ledger.units import GIB
+from ...ledger.units import GIB, MIB
 from ...models.arch.blocks import LatentAttention
 from ...run.cuda.libraries import KERNELS_SOURCE, kernels_bytes
-from ...run.weights import rank_weights
-from ...run.weights.rank_weights import BITS, rotary_formulas, run_format, weight_items
+from ...run.weights.rank_weights import (
+    BITS,
+    rotary_formulas,
+    rotary_tables,
+    run_format,
+    stored,
+    weight_items,
+    weights_bytes,
+)
 from ...run.weights.shards import LINEAR, held
 from ...run.weights.weight_formulas import less, weight_formulas
 from .options import SglangOptions
-from .segments import reserved_bytes
 from .speculative import draft_parameters
 from .versions import COUNTED_DRAFT, kernels_loaded_first
 
@@ -42,25 +50,28 @@ def load_items(setting: SglangOptions) -> Iterator[Named]:
     the draft.
     """
     run, shard, bits = setting.run, setting.shard, BITS[setting.run.precision]
-    tables = [size for _, size in rotary_sizes(setting)]
+    positions = max(run.arch.max_seq_len, setting.context)  # rows of cosines and sines, in fp32
+    tables = [size for _, size in rotary_tables(run.arch, shard, positions, 32)]
     copies = list(absorbed_copies(setting))
     to_offload, formulas = offloaded_bytes(setting), weight_formulas(run, shard)
     for name, size in weight_items(run, shard, rounded=False):
         on_gpu = max(0, size - to_offload)
         to_offload -= size - on_gpu
         yield name, on_gpu, ARITHMETIC, less(formulas(name), size - on_gpu)
-    rotary = rotary_formulas(run.arch, shard, _positions(setting), 32)
+    rotary = rotary_formulas(run.arch, shard, positions, 32)
     yield "rotary tables", sum(tables), ROTARY, " + ".join(text for _, text in rotary)
     unpacked = " + ".join(f"{n} × {size:,} bytes" for size, n in Counter(copies).items())
     yield "latent attention: unpacked", sum(copies), ABSORBED, unpacked
-    parts = [size for _, size in rank_weights.stored(run.arch, shard, run_format(run), bits)]
+    parts = [size for _, size in stored(run.arch, shard, run_format(run), bits)]
     sizes = [*parts, *tables, *copies]
     yield "allocator's rounding", reserved_bytes(sizes) - sum(sizes), SEGMENTS, ROUNDING
     kernels = 0 if kernels_loaded_first(run) else kernels_bytes(run)
     yield "torch's kernels", kernels, KERNELS_SOURCE, ""
-    yield "adapters", adapter_bytes(setting), ADAPTERS, adapter_formula(setting)
+    size, formula = adapters(setting)
+    yield "adapters", size, ADAPTERS, formula
     if setting.version >= COUNTED_DRAFT:
-        yield "draft: parameters", draft_bytes(setting), ARITHMETIC, draft_formula(setting)
+        size, formula = draft(setting)
+        yield "draft: parameters", size, ARITHMETIC, formula
 
 
 def offloaded_bytes(setting: SglangOptions) -> int:
@@ -69,16 +80,7 @@ def offloaded_bytes(setting: SglangOptions) -> int:
     if not limit:
         return 0
     items = weight_items(setting.run, setting.shard, rounded=False)
-    return min(limit, rank_weights.weights_bytes(items))
-
-
-def rotary_sizes(setting: SglangOptions) -> list[tuple[str, int]]:
-    """Name and bytes of each table of cosines and sines: fp32, one row for each position."""
-    return rank_weights.rotary_tables(setting.run.arch, setting.shard, _positions(setting), 32)
-
-
-def _positions(setting: SglangOptions) -> int:
-    return max(setting.run.arch.max_seq_len, setting.context)
+    return min(limit, weights_bytes(items))
 
 
 def absorbed_copies(setting: SglangOptions) -> Iterator[int]:
@@ -93,45 +95,63 @@ def absorbed_copies(setting: SglangOptions) -> Iterator[int]:
                 yield heads * mixer.value_dim * mixer.kv_rank * 2
 
 
-def adapter_bytes(setting: SglangOptions) -> int:
-    """Bytes of the buffers for n adapters of rank r on every projection but the experts'.
+def adapters(setting: SglangOptions) -> tuple[int, str]:
+    """Bytes and formula of the buffers for n adapters of rank r on every projection but the
+    experts'.
 
     A is (n, c r, in) with c projections that SGLang fuses, B is (n, out, r); both are sharded as
     the layer is.
     """
-    rank = setting.run.options["max_lora_rank"]
+    rank, bits = setting.run.options["max_lora_rank"], BITS[setting.run.precision]
     if not rank:
-        return 0
+        return 0, ""
     count = int(setting.run.options["max_loras"] or MAX_LORAS)
-    return count * int(rank) * _adapted_widths(setting) * BITS[setting.run.precision] // 8
-
-
-def adapter_formula(setting: SglangOptions) -> str:
-    """How `adapter_bytes` is computed."""
-    rank, count = setting.run.options["max_lora_rank"], setting.run.options["max_loras"]
-    if not rank:
-        return ""
-    adapters = f"{count or MAX_LORAS} adapters × rank {rank}"
-    each = bytes_each(BITS[setting.run.precision])
-    return f"{adapters} × {_adapted_widths(setting):,} inputs and outputs × {each}"
-
-
-def _adapted_widths(setting: SglangOptions) -> int:
-    """Inputs and outputs of all projections on the rank."""
-    return sum(
-        parameter.shape[0] + parameter.shape[1]
+    widths = sum(
+        sum(parameter.shape)
         for parameter in held(setting.run.arch, setting.shard)
         if parameter.role == LINEAR and len(parameter.shape) == 2
     )
+    text = f"{count} adapters × rank {rank} × {widths:,} inputs and outputs × {bytes_each(bits)}"
+    return count * int(rank) * widths * bits // 8, text
 
 
-def draft_bytes(setting: SglangOptions) -> int:
-    """Bytes of this rank's shard of the draft, in the model's dtype."""
+def draft(setting: SglangOptions) -> tuple[int, str]:
+    """Bytes of this rank's shard of the draft, in the model's dtype, and their formula."""
+    bits = BITS[setting.run.precision]
     elements = sum(one.numel for one in draft_parameters(setting.run, setting.shard))
-    return elements * BITS[setting.run.precision] // 8
+    return elements * bits // 8, f"{elements:,} parameters × {bytes_each(bits)}"
 
 
-def draft_formula(setting: SglangOptions) -> str:
-    """How `draft_bytes` is computed."""
-    elements = sum(one.numel for one in draft_parameters(setting.run, setting.shard))
-    return f"{elements:,} parameters × {bytes_each(BITS[setting.run.precision])}"
+# Segments that torch's allocator takes from the driver for tensors that are never freed:
+# c10/cuda/CUDACachingAllocator.cpp (torch 2.11). Tensors up to 1 MiB come from segments of 2 MiB,
+# those below 10 MiB from segments of 20 MiB; a larger one has its segment alone, in whole steps of
+# 2 MiB. The rest of a segment serves the next tensor that fits, the smallest rest first.
+BLOCK, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
+LARGE, MIDDLE_SEGMENT, STEP = 10 * MIB, 20 * MIB, 2 * MIB
+
+
+def segment_bytes(size: int) -> int:
+    """Bytes of the segment that is allocated for a tensor which fits into no rest."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return MIDDLE_SEGMENT if size < LARGE else int(round_up(size, STEP))
+
+
+def reserved_bytes(sizes: Iterable[int]) -> int:
+    """Bytes of the segments for tensors of `sizes`, allocated in that order and never freed."""
+    total = 0
+    rests: dict[bool, list[int]] = {True: [], False: []}  # of small segments, and of the others
+    for size in sizes:
+        block = max(BLOCK, int(round_up(size, BLOCK)))
+        small = block <= SMALL
+        free = rests[small]
+        place = bisect_left(free, block)
+        if place < len(free):
+            left = free.pop(place) - block
+        else:
+            segment = segment_bytes(block)
+            total += segment
+            left = segment - block
+        if left >= BLOCK if small else left > SMALL:
+            insort(free, left)
+    return total

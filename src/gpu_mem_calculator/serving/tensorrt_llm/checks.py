@@ -8,6 +8,7 @@ from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_problems
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from ...run.weights.server_adapters import adapter_problems
 from ...training.generation.kv_cache import has_cache
 from .. import other_server
 from . import cache
@@ -28,24 +29,18 @@ def problems(run: Run) -> Iterator[str]:
     options, torch = run.options, backend(run) == TORCH
     yield from version_problems(run, "TensorRT-LLM", OLDEST)
     if backend(run) not in (TORCH, ENGINES):
-        yield (
-            f"inference.engine_generation={options['engine_generation']!r} is not a backend of "
-            "TensorRT-LLM; use 'pytorch' or 'tensorrt'"
-        )
-    if max_num_tokens(run) < max_batch_size(run) and torch:
-        yield (
-            f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
-            f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter"
-        )
+        given = f"inference.engine_generation={options['engine_generation']!r}"
+        yield f"{given} is not a backend of TensorRT-LLM; use 'pytorch' or 'tensorrt'"
+    seqs, tokens = max_batch_size(run), max_num_tokens(run)
+    if tokens < seqs and torch:
+        most = f"must not be more than max_num_batched_tokens={tokens}"
+        yield f"inference.max_num_seqs={seqs} {most}; raise the latter"
     cache_type = cache.cache_dtype(run)
     unquantized = ("fp32",) if run.precision == "fp32" else ("bf16", "fp16")
     if cache_type not in (*unquantized, "fp8", "nvfp4" if torch else "int8"):
-        yield (
-            f"inference.kv_cache_dtype={cache_type!r} is not stored by TensorRT-LLM's "
-            f"{backend(run)} backend; use 'auto' or 'fp8'"
-        )
-    if options["max_loras"] and not options["max_lora_rank"]:
-        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+        refused = f"inference.kv_cache_dtype={cache_type!r} is not stored by"
+        yield f"{refused} TensorRT-LLM's {backend(run)} backend; use 'auto' or 'fp8'"
+    yield from adapter_problems(run)
     if options["enforce_eager"] and options["cuda_graph_max_bs"]:
         yield "inference.cuda_graph_max_bs acts on CUDA graphs; leave it or enforce_eager out"
     yield from _model_problems(run, torch=torch)
@@ -66,48 +61,40 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     elif stateful and not (torch and family in STATES):
         yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {family}; {fix}"
     has_cross_attention = any(getattr(mixer, "cross", False) for mixer in mixers)
+    of_both = "encoder-decoder models"
     if torch and has_cross_attention:
-        yield (
-            "model: encoder-decoder models need engines; set inference.engine_generation='tensorrt'"
-        )
+        yield f"model: {of_both} need engines; set inference.engine_generation='tensorrt'"
     if run.options["cross_kv_cache_fraction"] and not has_cross_attention:
         yield (
-            f"inference.cross_kv_cache_fraction is for encoder-decoder models, not for "
-            f"{run.arch.family}; leave it out"
+            f"inference.cross_kv_cache_fraction is for {of_both}, not for {family}; leave it out"
         )
     quantization, formats = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
-    if quantization not in formats:
-        yield (
-            f"inference.quantization={quantization!r} is not served by TensorRT-LLM's "
-            f"{backend(run)} backend; use one of {', '.join(formats)}"
-        )
-        return
-    yield from format_problems(run)
+    if quantization in formats:
+        yield from format_problems(run)
+    else:
+        where = f"TensorRT-LLM's {backend(run)} backend; use one of {', '.join(formats)}"
+        yield f"inference.quantization={quantization!r} is not served by {where}"
 
 
 def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
     method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
+    key, tokens = "inference.speculative_method", "inference.num_speculative_tokens"
+    given = f"{key}={method!r}"
     if method is None:
         if drafts or run.draft is not None:
-            yield (
-                "inference.num_speculative_tokens and speculative_model need inference."
-                "speculative_method; set it to 'ngram', or leave them out"
-            )
+            fix = "set it to 'ngram', or leave them out"
+            yield f"{tokens} and speculative_model need {key}; {fix}"
         return
     if method not in SPECULATION or not torch:
-        yield (
-            f"inference.speculative_method={method!r} is not modelled for TensorRT-LLM's "
-            f"{backend(run)} backend; use one of {', '.join(SPECULATION)} with 'pytorch'"
-        )
+        where = f"TensorRT-LLM's {backend(run)} backend"
+        fix = f"use one of {', '.join(SPECULATION)} with 'pytorch'"
+        yield f"{given} is not modelled for {where}; {fix}"
     if method in SPECULATION[1:] and run.draft is None:
-        yield f"inference.speculative_method={method!r} needs inference.speculative_model"
+        yield f"{given} needs inference.speculative_model"
     if method == SPECULATION[0] and run.draft is not None:
         yield "inference.speculative_model is not for 'ngram', which has no model; leave it out"
     if not drafts:
-        yield (
-            f"inference.speculative_method={method!r} needs "
-            "inference.num_speculative_tokens, its max_draft_len; set it to 3"
-        )
+        yield f"{given} needs {tokens}, its max_draft_len; set it to 3"
 
 
 def _mesh_problems(run: Run) -> Iterator[str]:

@@ -66,7 +66,7 @@ def extra_options(run: Run) -> list[str]:
 def _speculation(run: Run) -> dict[str, object]:
     model = run.options["speculative_model"]
     config = {
-        "decoding_type": DECODING.get(str(run.options["speculative_method"]), ""),
+        "decoding_type": DECODING[str(run.options["speculative_method"])],
         "max_draft_len": run.options["num_speculative_tokens"],
         "speculative_model_dir": model if isinstance(model, str | None) else "DRAFT",
     }

@@ -6,8 +6,6 @@ kv_cache_config.free_gpu_memory_fraction, `max_num_seqs` max_batch_size, `max_nu
 max_num_tokens, `block_size` tokens_per_block, `max_total_tokens` kv_cache_config.max_tokens,
 `enforce_eager` turns CUDA graphs off. Files are those of TensorRT-LLM 1.2.1.
 
-Memory of TensorRT engines besides weights and cache.
-
 TensorRT plans the activations when an engine is built and logs them ("execution context memory",
 "Total Activation Memory"); its compiler is closed, so the widths below are read from such logs. The
 C++ runtime's buffers are from its source.
@@ -26,7 +24,7 @@ from ...run.cuda.process import process_items
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run
-from ...run.served import ACTIVATION, COMMON_OPTIONS, NON_TORCH, POOL, ServerItem, ServerMemory
+from ...run.served import ACTIVATION, NON_TORCH, POOL, ServerItem, ServerMemory, server_options
 from ...run.weights.layer_widths import LayerWidths, distinct_widths
 from ...run.weights.shards import ServerShard
 from . import cache, torch_backend, weights
@@ -130,8 +128,7 @@ def items_without_pool(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
     """All items of one rank but the KV cache."""
     items = (*weights.rank_items(run, shard), *process_items(run, as_measured=True))
     if backend(run) == ENGINES:
-        context = context_items(run, shard)
-        return (*items, *context, *runtime_items(run, shard))
+        return (*items, *context_items(run, shard), *runtime_items(run, shard))
     return (
         *items,
         *torch_backend.buffer_items(run, shard),
@@ -151,8 +148,7 @@ def serve(run: Run) -> ServerMemory:
     free = run.free_bytes - used_bytes
     pool = cache.pool(run, shard, int(max(0, free) * share))
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
-    formula = pool.formula
-    pool_items = [ServerItem(POOL, "keys and values", pool.bytes, source, formula)]
+    pool_items = [ServerItem(POOL, "keys and values", pool.bytes, source, pool.formula)]
     if pool.cross_bytes:
         name = "keys and values of the encoder"
         formula = f"{pool.cross_bytes:,} of cross_kv_cache_fraction, in whole blocks"
@@ -201,27 +197,19 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
     yield from settings_note(run)
 
 
-OPTIONS = COMMON_OPTIONS | {
-    "engine_version": TENSORRT_LLM.version,
-    "engine_generation": None,
-    "pipeline_parallel_size": 1,
-    "expert_parallel_size": 1,
-    "gpu_memory_utilization": 0.9,
-    "max_num_batched_tokens": None,
-    "max_num_seqs": None,
-    "max_total_tokens": None,
-    "enforce_eager": False,
-    "block_size": None,
-    "max_beam_width": 1,
-    "max_attention_window": None,
-    "cross_kv_cache_fraction": None,
-    "cuda_graph_max_bs": None,
-    "max_loras": None,
-    "max_lora_rank": None,
-    "speculative_method": None,
-    "speculative_model": None,
-    "num_speculative_tokens": None,
-}
+OPTIONS = server_options(
+    """
+    engine_generation max_num_batched_tokens max_num_seqs max_total_tokens block_size
+    max_attention_window cross_kv_cache_fraction cuda_graph_max_bs max_loras max_lora_rank
+    speculative_method speculative_model num_speculative_tokens
+    """,
+    engine_version=TENSORRT_LLM.version,
+    pipeline_parallel_size=1,
+    expert_parallel_size=1,
+    gpu_memory_utilization=0.9,
+    enforce_eager=False,
+    max_beam_width=1,
+)
 ENGINE = Engine(
     name="tensorrt_llm",
     title=ROW.title,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...run.run import Run
-from ...run.weights.shards import ServerShard
+from ...run.weights.shards import ServerShard, stage_shard
 
 
 def stage_layers(run: Run) -> list[int]:
@@ -14,13 +14,10 @@ def stage_layers(run: Run) -> list[int]:
 
 def rank_shard(run: Run) -> ServerShard:
     """One rank's part of pipeline stage `run.stage`."""
-    counts, stage = stage_layers(run), int(run.stage)
-    first = sum(counts[:stage])
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
-    return ServerShard(
-        places=range(first, first + counts[stage]),
-        embedding=stage == 0,
-        head=stage == len(counts) - 1,
+    return stage_shard(
+        stage_layers(run),
+        int(run.stage),
         tp=tp,
         attention_tp=tp,
         ep=ep,

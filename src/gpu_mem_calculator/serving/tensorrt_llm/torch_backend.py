@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.formula import Term, added, total
+from ...ledger.formula import Term, added, product, total
 from ...ledger.num import ceil_div
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...models.arch.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem
+from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, counted
 from ...run.weights.layer_widths import LayerWidths, distinct_widths
 from ...run.weights.rank_weights import run_format
 from ...run.weights.shards import ServerShard
 from ...training.generation.kv_cache import STATE, layer_cache
 from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block
-from .versions import version
+from .versions import row_of_version
 from .weights import ALIGNED, MXFP4
 
 LAYER_CODE = code(
@@ -114,16 +114,13 @@ def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The profile run's peak: a layer, or the logits of each prompt's last token."""
     tokens, size = max_num_tokens(run), 2 if run.precision != "fp32" else 4
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
-    logits, terms = prompts * run.arch.vocab * (size + 4), _widest_layer(run, shard)
+    logits = product(("prompts", prompts), ("logits", run.arch.vocab), ("bytes", size + 4))
     experts = any(widths.experts for widths in distinct_widths(run.arch, shard))
-    name, formula = "profiling: one layer at work", f"{tokens:,} tokens × {added(terms)} bytes"
-    peak, source = tokens * total(terms), MOE_CODE if experts else LAYER_CODE
-    if shard.head and logits > peak:
-        peak, formula = (
-            logits,
-            f"{prompts:,} prompts × {run.arch.vocab:,} logits × {size + 4} bytes",
-        )
-    yield ServerItem(ACTIVATION, name, peak, source, formula)
+    terms, name = _widest_layer(run, shard), "profiling: one layer at work"
+    layer = tokens * total(terms), f"{tokens:,} tokens × {added(terms)} bytes"
+    peak = logits if shard.head and logits[0] > layer[0] else layer
+    source = MOE_CODE if experts else LAYER_CODE
+    yield ServerItem(ACTIVATION, name, peak[0], source, peak[1])
 
 
 def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -131,19 +128,17 @@ def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
     read = max((widths.read for widths in distinct_widths(run.arch, shard)), default=0)
-    positions, width = int(run.arch.max_seq_len), _rotary_width(run)
-    rotary = f"{positions:,} positions × {width} × 4 bytes"
-    workspace = f"{tokens:,} tokens × {read:,} of q × 2 bytes"
-    tables = f"{batch:,} sequences × 2 × {pages:,} pages × 4 bytes"
+    rotary = ("positions", int(run.arch.max_seq_len)), _rotary_width(run), ("bytes", 4)
+    workspace = ("tokens", tokens), ("of q", read), ("bytes", 2)
+    tables = ("sequences", batch), 2, ("pages", pages), ("bytes", 4)
     inputs = f"{tokens:,} tokens × 3 × 4 bytes + {batch:,} sequences × 4 × 4 bytes"
-    for name, size, source, text in (
-        ("rotary tables", positions * width * 4, ROTARY_CODE, rotary),
-        ("attention workspace", tokens * read * 2, WORKSPACE_CODE, workspace),
-        ("block tables", batch * 2 * pages * 4, TABLES_CODE, tables),
-        ("inputs", tokens * 4 * 3 + batch * 4 * 4, INPUTS_CODE, inputs),
-    ):
-        if size:
-            yield ServerItem(WEIGHTS, name, size, source, text)
+    items = (
+        counted(WEIGHTS, "rotary tables", ROTARY_CODE, *rotary),
+        counted(WEIGHTS, "attention workspace", WORKSPACE_CODE, *workspace),
+        counted(WEIGHTS, "block tables", TABLES_CODE, *tables),
+        ServerItem(WEIGHTS, "inputs", tokens * 4 * 3 + batch * 4 * 4, INPUTS_CODE, inputs),
+    )
+    yield from (item for item in items if item.bytes)
 
 
 def _rotary_width(run: Run) -> int:
@@ -190,23 +185,18 @@ def outside_items(run: Run) -> Iterator[ServerItem]:
     yield ServerItem(NON_TORCH, "kernels and handles", LIBRARIES_BYTES, LIBRARIES_SOURCE)
     ranks = int(run.mesh.tp)
     if ranks > 1:
-        buffer_bytes = next(size for since, size in SHARED_BYTES if version(run) >= since)
-        buffer_bytes = buffer_bytes or (16_000_000 if ranks <= 2 else 8_000_000)
-        size = 4 * buffer_bytes * ranks
-        formula = f"4 × {ranks} ranks × {buffer_bytes:,} bytes"
-        yield ServerItem(NON_TORCH, "buffers of all-reduce", size, ALL_REDUCE_CODE, formula)
+        buffer_bytes = row_of_version(run, SHARED_BYTES)
+        buffers = ("bytes", buffer_bytes or (16_000_000 if ranks <= 2 else 8_000_000))
+        name = "buffers of all-reduce"
+        yield counted(NON_TORCH, name, ALL_REDUCE_CODE, 4, ("ranks", ranks), buffers)
 
 
 def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """States of Mamba and linear attention, for max_batch_size sequences."""
     bits = 32 if run.precision == "fp32" else 16
-    size = sum(
-        entry.state_bytes
-        for place in shard.places
-        for entry in layer_cache(run.arch.layers[place], None, shard, lambda n: n, bits, bits)
-        if entry.kind == STATE
-    )
+    layers = (run.arch.layers[place] for place in shard.places)
+    caches = (layer_cache(one, None, shard, lambda n: n, bits, bits) for one in layers)
+    size = sum(one.state_bytes for entries in caches for one in entries if one.kind == STATE)
     if size:
-        count = max_batch_size(run)
-        formula = f"{count:,} sequences × {size:,} bytes"
-        yield ServerItem(POOL, "states", size * count, STATES_CODE, formula)
+        sequences = ("sequences", max_batch_size(run))
+        yield counted(POOL, "states", STATES_CODE, sequences, ("bytes", size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from ...ledger.formula import product
 from ...ledger.source import ARITHMETIC, code
 from ...run.run import Run
 from ...run.served import WEIGHTS, ServerItem
@@ -29,11 +30,10 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     An engine stores a tied head separately. In the PyTorch backend torch's allocator rounds sizes,
     and experts in MXFP4 are padded.
     """
-    torch, size = backend(run) == TORCH, BITS[run.precision] // 8
+    torch, size = backend(run) == TORCH, ("bytes", BITS[run.precision] // 8)
     tied = run.arch.head is None and shard.embedding and shard.head and not torch
-    head_bytes = shard.vocab(run.arch.vocab) * run.arch.hidden * size
+    head_bytes, rows = product(shard.vocab(run.arch.vocab), ("parameters", run.arch.hidden), size)
     extra = [("output head", head_bytes)] if tied else []
-    rows = f"{shard.vocab(run.arch.vocab):,} × {run.arch.hidden:,} parameters × {size} bytes"
     weight_format = run_format(run)
     if torch and weight_format.name == MXFP4:
         weight_format = weight_format.changed(hidden_multiple=ALIGNED, inner_multiple=ALIGNED)
@@ -46,7 +46,7 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         draft = ServerShard(places=layers, tp=shard.tp, attention_tp=tp, vocab_multiple=shard.tp)
         unquantized = find_format("none", None, run.draft.family)
         tensors = stored(run.draft, draft, unquantized, BITS[run.precision])
-        num_bytes = sum(size for _, size in tensors)
+        num_bytes = sum(one for _, one in tensors)
         text = partial(parameters_formula, held(run.draft, draft), unquantized, BITS[run.precision])
         yield ServerItem(WEIGHTS, "draft model", num_bytes, ARITHMETIC, text)
     yield from adapter_items(run, shard, ADAPTERS)

@@ -4,6 +4,11 @@ torch's cached segments are not released before TGI reads the free memory, so re
 count (server/text_generation_server/models/flash_causal_lm.py warmup). The layers' allocations and
 frees are replayed through a model of torch's allocator.
 
+Gemma 3's part is an image, and attention masks for every token: since 3.3 a mask over all pairs of
+tokens joins the tokens of an image (models/vlm_causal_lm.py forward,
+custom_modeling/flash_gemma3_modeling.py get_attention_mask); attention in the tower is plain torch
+(custom_modeling/siglip.py SiglipAttention). Other towers are not modelled.
+
 Legend: T tokens of the prefill, h hidden, V vocabulary. Names are those of flash_llama_modeling.py,
 whose local variables stay alive until a layer returns.
 """
@@ -12,7 +17,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...ledger.num import ceil_div
+from ...ledger.num import ceil_div, round_up
 from ...ledger.remember import remembered
 from ...ledger.units import MIB
 from ...pytorch.replay.allocator import history
@@ -25,8 +30,6 @@ from ...run.weights.shards import ServerShard
 from ...training.step.workspaces import cublas_bytes
 from . import defaults
 from .defaults import prefill_tokens
-from .events import StreamRecorder
-from .images import PromptImage, prompt_image, record_image
 from .versions import MARLIN, version
 
 FLASHINFER_BYTES = 128 * MIB  # layers/attention/flashinfer.py get_workspace
@@ -35,12 +38,40 @@ IN_PLACE = (2, 4, 0)  # from here on log probabilities overwrite the logits
 LAYERS_PER_KIND = 4  # layers of each kind in the stream; more do not change the result
 ELEMENT_BYTES = 2  # bytes of an element
 AWQ_PARTS = 8
+MASKS_FROM = (3, 3, 0)
+FAMILY = "gemma3"
+PATCHES, HEADS = 4096, 16  # of the tower, the same in all model sizes
+SPARE = 4  # one-byte masks alive at once, besides the one that stays
+
+
+class StreamRecorder:
+    """Sizes and events of an allocation stream; event n allocates tensor n, ~n frees it."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.events: list[int] = []
+
+    def allocate(self, size: int) -> int:
+        """Allocate a tensor of `size` bytes; its number is returned."""
+        self.sizes.append(size)
+        self.events.append(len(self.sizes) - 1)
+        return len(self.sizes) - 1
+
+    def free(self, *tensors: int) -> None:
+        """Free tensors by their numbers."""
+        self.events += [~tensor for tensor in tensors]
+
+
+class PromptImage(Struct, frozen=True):
+    """Pairs of patches in all attention heads of a rank, and pairs of tokens."""
+
+    patches: int
+    tokens: int
 
 
 def requests(run: Run) -> int:
     """Prompts of the warm-up, each as long as allowed."""
-    tokens = prefill_tokens(run)
-    return int(ceil_div(tokens, _prompt_tokens(run)))
+    return int(ceil_div(prefill_tokens(run), _prompt_tokens(run)))
 
 
 def _prompt_tokens(run: Run) -> int:
@@ -51,11 +82,10 @@ def _prompt_tokens(run: Run) -> int:
 
 def warm_tokens(run: Run) -> int:
     """Tokens of the warm-up's cache: whole requests if their length is known."""
-    tokens, longest = prefill_tokens(run), defaults.max_request_tokens(run)
-    block = defaults.block_size(run)
+    longest, block = defaults.max_request_tokens(run), defaults.block_size(run)
     if longest is None:
-        return int(ceil_div(tokens, block)) * block
-    return requests(run) * int(ceil_div(longest - 1, block)) * block
+        return int(round_up(prefill_tokens(run), block))
+    return requests(run) * int(round_up(longest - 1, block))
 
 
 class WarmupPrefill(Struct, frozen=True, kw_only=True):
@@ -213,3 +243,33 @@ def _record_experts(recorder: StreamRecorder, widths: LayerWidths, tokens: int) 
     out = recorder.allocate(tokens * widths.hidden * ELEMENT_BYTES)
     recorder.free(logits, *caches)
     return out
+
+
+def prompt_image(run: Run, ranks: int, requests: int, tokens: int) -> PromptImage | None:
+    """The warm-up's image, if its tower is modelled; `tokens`: of the longest request."""
+    if version(run) < MASKS_FROM or not is_modelled(run):
+        return None
+    return PromptImage(HEADS * PATCHES * PATCHES // ranks, requests * tokens * tokens)
+
+
+def is_modelled(run: Run) -> bool:
+    """Whether the model has Gemma 3's tower."""
+    return bool(run.arch.tower) and run.arch.family.startswith(FAMILY)
+
+
+def record_image(recorder: StreamRecorder, image: PromptImage) -> list[int]:
+    """Record the tower's attention, which is freed, and the masks, which are returned."""
+    scores = recorder.allocate(2 * image.patches)
+    scaled = recorder.allocate(2 * image.patches)
+    recorder.free(scores)
+    scores_fp32 = recorder.allocate(4 * image.patches)
+    softmax = recorder.allocate(4 * image.patches)
+    recorder.free(scores_fp32)
+    recorder.free(recorder.allocate(2 * image.patches), softmax, scaled)
+    spare = [recorder.allocate(image.tokens) for _ in range(SPARE)]
+    masks = [recorder.allocate(image.tokens)]
+    recorder.free(*spare)
+    masks.append(recorder.allocate(4 * image.tokens))  # as an additive mask
+    masks.append(recorder.allocate(image.tokens))  # of the window
+    masks.append(recorder.allocate(4 * image.tokens))  # additive, for layers with a window
+    return masks

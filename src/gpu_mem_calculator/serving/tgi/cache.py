@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ledger.num import ceil_div
+from ...ledger.num import round_up
 from ...models.arch.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...run.weights.rank_weights import BITS
@@ -28,4 +28,4 @@ def token_bytes(run: Run, shard: ServerShard) -> int:
 
 def sequence_tokens(context: int, block: int) -> int:
     """Tokens of a sequence in whole blocks; its last token is not stored (flash_causal_lm.py)."""
-    return int(ceil_div(max(1, context - 1), block)) * block
+    return int(round_up(max(1, context - 1), block))

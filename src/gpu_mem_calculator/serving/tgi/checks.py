@@ -8,6 +8,7 @@ from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_problems
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
+from ...run.weights.server_adapters import adapter_problems
 from ...training.generation.kv_cache import has_cache
 from .. import other_server
 from .defaults import attention_kernels, max_input_tokens, max_request_tokens
@@ -22,20 +23,16 @@ def problems(run: Run) -> Iterator[str]:
     """One sentence for each choice that TGI refuses or that is not modelled."""
     options = run.options
     yield from version_problems(run, "TGI", OLDEST)
-    if options["kv_cache_dtype"] not in ("auto", "fp8", run.precision.partition("_")[0]):
-        yield (
-            f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not stored by TGI; use "
-            "'auto' or 'fp8'"
-        )
-    if options["kv_cache_dtype"] == "fp8" and attention_kernels(run) == "flashdecoding":
-        yield (
-            "inference.kv_cache_dtype='fp8' needs flashinfer, which has no kernel for this "
-            "model's heads; use 'auto'"
-        )
+    cache = options["kv_cache_dtype"]
+    given = f"inference.kv_cache_dtype={cache!r}"
+    if cache not in ("auto", "fp8", run.precision.partition("_")[0]):
+        yield f"{given} is not stored by TGI; use 'auto' or 'fp8'"
+    if cache == "fp8" and attention_kernels(run) == "flashdecoding":
+        lacks = "which has no kernel for this model's heads"
+        yield f"{given} needs flashinfer, {lacks}; use 'auto'"
     if run.precision == "fp32":
         yield "inference.dtype='fp32' is not one of TGI's; use 'bf16' or 'fp16'"
-    if options["max_loras"] and not options["max_lora_rank"]:
-        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from adapter_problems(run)
     if options["enforce_eager"] and any(options["cuda_graphs"] or ()):
         yield "inference.cuda_graphs names sizes to capture; leave it or enforce_eager out"
     lengths = options.get("max_seq_len"), options.get("max_total_tokens")
@@ -57,34 +54,27 @@ def _model_problems(run: Run) -> Iterator[str]:
     paged = all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers)
     family = run.arch.family
     cross = any(getattr(mixer, "cross", False) for mixer in mixers)
+    fix = f"use {other_server(family)}"
     if not paged or cross or family in ROW.no_code:
-        fix = f"use {other_server(family)}"
         yield f"model: TGI does not serve {family} with a paged cache; {fix}"
     elif not has_cache(run.arch):
-        fix = f"use {other_server(family)}"
         yield f"model: {family} generates nothing, and TGI does that alone; {fix}"
     tp = int(run.mesh.tp)
     kv_heads = {mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention)} - {1}
     for count in sorted(kv_heads):  # sizes that no server can shard are reported elsewhere
         if count % tp and tp % count == 0:
-            yield (
-                f"inference.tensor_parallel_size={tp} is more than {count} key-value heads, "
-                f"which TGI does not repeat; use {count}"
-            )
-    quantization = str(run.options["quantization"])
+            more = f"inference.tensor_parallel_size={tp} is more than {count} key-value heads"
+            yield f"{more}, which TGI does not repeat; use {count}"
+    quantization, formats = str(run.options["quantization"]), ", ".join(FORMATS)
     if quantization not in FORMATS:
-        yield (
-            f"inference.quantization={quantization!r} is not served by TGI; use one of "
-            f"{', '.join(FORMATS)}"
-        )
+        refused = f"inference.quantization={quantization!r} is not served by TGI"
+        yield f"{refused}; use one of {formats}"
     else:
         yield from format_problems(run)
     method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is not None and method not in SPECULATION:
-        yield (
-            f"inference.speculative_method={method!r} is not one of TGI's; use "
-            f"{' or '.join(SPECULATION)}"
-        )
+        refused = f"inference.speculative_method={method!r} is not one of TGI's"
+        yield f"{refused}; use {' or '.join(SPECULATION)}"
     elif (method is None) != (drafts is None) and method != "medusa":
         yield (
             "inference.speculative_method and inference.num_speculative_tokens go together; "

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ...run.releases import newer_version_notes
 from ...run.run import Run
+from .activations import is_modelled
 from .defaults import prefill_tokens
-from .images import is_modelled
 from .versions import NEWEST
 
 QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
@@ -36,8 +36,7 @@ def command(run: Run) -> tuple[str, ...]:
         ("--speculate", None if heads else options.get("num_speculative_tokens")),
         ("--lora-adapters", ",".join(adapters) if options.get("max_lora_rank") else None),
     )
-    for word, value in rows:
-        words += [word, str(value)] if value is not None else []
+    words += [str(one) for row in rows if row[1] is not None for one in row]
     if options["gpu_memory_utilization"] != 1.0:
         words += ["--cuda-memory-fraction", f"{options['gpu_memory_utilization']:g}"]
     if options.get("enable_prefill_logprobs"):

@@ -16,7 +16,7 @@ from ...ledger.units import GIB
 from ...run.cuda.process import process_items
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, COMMON_OPTIONS, POOL, ServerItem, ServerMemory
+from ...run.served import ACTIVATION, POOL, ServerItem, ServerMemory, server_options
 from . import defaults
 from .activations import least_bytes, warm_tokens, warm_up_bytes
 from .cache import sequence_tokens, token_bytes
@@ -87,21 +87,17 @@ def _problem(run: Run, left_bytes: int) -> str:
     return ""
 
 
-OPTIONS = COMMON_OPTIONS | {
-    "engine_version": TGI.version,
-    "gpu_memory_utilization": 1.0,
-    "max_num_batched_tokens": None,
-    "max_num_seqs": 128,
-    "max_total_tokens": None,
-    "max_input_tokens": None,
-    "enforce_eager": False,
-    "cuda_graphs": None,
-    "enable_prefill_logprobs": False,
-    "max_loras": None,
-    "max_lora_rank": None,
-    "speculative_method": None,
-    "num_speculative_tokens": None,
-}
+OPTIONS = server_options(
+    """
+    max_num_batched_tokens max_total_tokens max_input_tokens cuda_graphs max_loras max_lora_rank
+    speculative_method num_speculative_tokens
+    """,
+    engine_version=TGI.version,
+    gpu_memory_utilization=1.0,
+    max_num_seqs=128,
+    enforce_eager=False,
+    enable_prefill_logprobs=False,
+)
 ENGINE = Engine(
     name="tgi",
     title=ROW.title,

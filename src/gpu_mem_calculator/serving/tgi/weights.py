@@ -1,6 +1,5 @@
-"""The weights of one rank of TGI, adapters and memory left over from loading.
-
-Memory that torch reserves after loading without using it.
+"""The weights of one rank of TGI, adapters, and memory left over from loading: what torch reserves
+without using it.
 
 TGI moves each projection to the GPU, concatenates q, k and v, and gate and up, and frees the
 pieces. The cached segments that the concatenated tensors partly occupy cannot be released.
@@ -29,7 +28,7 @@ from ...run.weights.rank_weights import BITS, run_format, weight_items
 from ...run.weights.server_adapters import adapter_items
 from ...run.weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, held
 from ...run.weights.weight_formulas import weight_formulas
-from .events import StreamRecorder
+from .activations import StreamRecorder
 from .graphs import tokens_ahead
 
 
@@ -102,9 +101,8 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         heads, square = tokens_ahead(run), f"{hidden:,} × {hidden:,}"
         text = f"floor({heads} heads × {square} × {size} bytes / {shard.tp} ranks)"
         extra.append(("Medusa heads", heads * hidden * hidden * size // shard.tp, text))
-    weight_format, sizes = _weight_format(run), [(name, size) for name, size, _ in extra]
-    texts = [(name, text) for name, _, text in extra]
-    formulas = weight_formulas(run, shard, weight_format, texts)
+    weight_format, sizes = _weight_format(run), [one[:2] for one in extra]
+    formulas = weight_formulas(run, shard, weight_format, [(one[0], one[2]) for one in extra])
     for name, num_bytes in weight_items(run, shard, weight_format, extra=sizes):
         yield ServerItem(WEIGHTS, name, num_bytes, ARITHMETIC, formulas(name))
     left_over = left_over_bytes(run, shard, weight_format)

@@ -39,10 +39,8 @@ def problems(run: Run) -> Iterator[str]:
         )
     mixers = [layer.mixer for layer, _, _ in run.arch.runs]
     if run.attention == "sdpa" and not all(getattr(mixer, "sdpa", True) for mixer in mixers):
-        yield (
-            f"inference.attention='sdpa' does not exist for {run.arch.family} in transformers; "
-            "use 'eager'"
-        )
+        lacks = f"does not exist for {run.arch.family} in transformers"
+        yield f"inference.attention='sdpa' {lacks}; use 'eager'"
     if run.attention == "flash_attention_2":
         yield from _flash_problems(run)
     if any(isinstance(mixer, StateSpace) for mixer in mixers):
@@ -65,17 +63,12 @@ def _fixed_problems(
 def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
     """What is refused for every model, by the options alone."""
     quantization = options["quantization"]
+    refused = f"inference.quantization={quantization!r} is not modelled"
     yield from _fixed_problems(options, ONE_VALUE, "for transformers")
     if quantization not in QUANTIZATIONS:
-        yield (
-            f"inference.quantization={quantization!r} is not modelled for transformers; "
-            f"use {', '.join(map(repr, QUANTIZATIONS))}"
-        )
+        yield f"{refused} for transformers; use {', '.join(map(repr, QUANTIZATIONS))}"
     elif quantization != "none" and options["dtype"] == "fp32":
-        yield (
-            f"inference.quantization={quantization!r} is not modelled with dtype='fp32'; "
-            "use 'bf16' or 'fp16'"
-        )
+        yield f"{refused} with dtype='fp32'; use 'bf16' or 'fp16'"
     if options["num_speculative_tokens"] is not None and options["speculative_model"] is None:
         yield "inference.num_speculative_tokens needs a speculative_model, the assistant; add one"
     yield from _choice_problems(options)
@@ -85,20 +78,15 @@ def _flash_problems(run: Run) -> Iterator[str]:
     """Refusals of flash-attn, which is modelled where transformers' common interface calls it
     (integrations/flash_attention.py), not for families with separate code.
     """
+    given = "inference.attention='flash_attention_2'"
     if run.precision == "fp32":
-        yield "inference.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+        yield f"{given} has no fp32 kernel; use 'sdpa'"
     if not has_flash(run.compute_capability):
         yield NO_FLASH_CARD.format("inference", run.compute_capability)
     if run.options["cache_implementation"] == "static":
-        yield (
-            "inference.attention='flash_attention_2' with a static cache is not modelled; "
-            "use 'sdpa'"
-        )
+        yield f"{given} with a static cache is not modelled; use 'sdpa'"
     if run.arch.family in NO_FLASH or not all(map(_is_flash_layer, run.arch.runs)):
-        yield (
-            f"inference.attention='flash_attention_2' is not modelled for {run.arch.family}; "
-            "use 'sdpa' or 'eager'"
-        )
+        yield f"{given} is not modelled for {run.arch.family}; use 'sdpa' or 'eager'"
 
 
 def _is_flash_layer(layer_run: tuple[Layer, int, int]) -> bool:
@@ -114,12 +102,8 @@ def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
     """Refusals of assisted generation (generation/utils.py _assisted_decoding)."""
     options = run.options
     modelled = {
-        "batch_size": 1,
-        "num_beams": 1,
-        "num_return_sequences": 1,
-        "do_sample": False,
-        "cache_implementation": "dynamic",
-        "quantization": "none",
+        **dict.fromkeys(("batch_size", "num_beams", "num_return_sequences"), 1),
+        **{"do_sample": False, "cache_implementation": "dynamic", "quantization": "none"},
     }
     yield from _fixed_problems(options, modelled, "with a speculative_model")
     if not options["new_tokens"]:
@@ -133,27 +117,22 @@ def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
                 "leave speculative_model out"
             )
     if draft.vocab != run.arch.vocab:
-        yield (
-            f"inference.speculative_model has a vocabulary of {draft.vocab}, the model one of "
-            f"{run.arch.vocab}; they must be the same"
-        )
+        sizes = f"a vocabulary of {draft.vocab}, the model one of {run.arch.vocab}"
+        yield f"inference.speculative_model has {sizes}; they must be the same"
 
 
 def _choice_problems(options: Mapping[str, Any]) -> Iterator[str]:
     """Options that exclude each other: generation/configuration_utils.py validate."""
     cache = options["cache_implementation"]
     if cache not in CACHES:
-        yield (
-            f"inference.cache_implementation={cache!r} is not modelled; use 'dynamic' or 'static'"
-        )
+        given = f"inference.cache_implementation={cache!r}"
+        yield f"{given} is not modelled; use 'dynamic' or 'static'"
     if options["num_beams"] > 1 and options["do_sample"]:
         yield "inference.do_sample with num_beams > 1 is not modelled; leave one of them out"
     many, beams = options["num_return_sequences"], options["num_beams"]
     if many > beams > 1 or (many > 1 and beams == 1 and not options["do_sample"]):
-        yield (
-            f"inference.num_return_sequences={many} is more than one search finds: set "
-            "num_beams to as many at least, or do_sample"
-        )
+        more = f"inference.num_return_sequences={many} is more than one search finds"
+        yield f"{more}: set num_beams to as many at least, or do_sample"
     defaults = {"cache_implementation": "dynamic", "num_beams": 1, "do_sample": False}
     for key, value in defaults.items() if not options["new_tokens"] else ():
         if options[key] != value:

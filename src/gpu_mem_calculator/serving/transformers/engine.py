@@ -86,8 +86,7 @@ def _assisted(run: Run, draft: Arch) -> Ledger:
 def _model_case(run: Run, passes: dict[str, DecodeStep], *, beams: bool = False) -> GenerationCase:
     """One of the two models of assisted generation, without its instants."""
     block = setting(run, beams=beams)
-    kinds = layer_kinds(run.arch)
-    method = CHECK if beams else GREEDY
+    kinds, method = layer_kinds(run.arch), CHECK if beams else GREEDY
     choice = TokenChoice(how=method, rows=1, vocab=run.arch.vocab, bits=block.bits)
     return GenerationCase(
         run=run,

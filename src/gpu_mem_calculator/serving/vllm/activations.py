@@ -12,24 +12,20 @@ cache.
 Eager layers (V0, enforce_eager) keep more tensors alive by name: the layer's input, the residual,
 the feed-forward's input, gate and up, their product, the output, and its sum over the ranks.
 
+Fused experts have workspaces: until 0.7 three, the output of the first matmul, of the activation,
+of the second matmul. From 0.8 on the first and the last share one. From 0.14 on one workspace
+serves all layers and stays allocated while tokens are sampled.
+
 Legend: t tokens of a step, h hidden, f feed-forward on the rank, k experts a token is sent to.
-
-Workspaces of vLLM's fused experts.
-
-Until 0.7 there are three: the output of the first matmul, of the activation, of the second matmul.
-From 0.8 on the first and the last share one. From 0.14 on one workspace serves all layers and
-stays allocated while tokens are sampled.
-
-Legend: t tokens, k experts a token is sent to, h hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from ...ledger.formula import Term, added, total
+from ...ledger.formula import Term, total
 from ...ledger.source import Source, code, measured
 from ...ledger.units import GIB, MIB
 from ...models.arch.arch import Layer
@@ -40,7 +36,16 @@ from ...run.weights.shards import ServerShard
 from ...training.step.workspaces import cublas_bytes
 from . import images
 from .cache import states_outside_pool
-from .sampler import SourcedBytes, sampled_rows, sampling_parts
+from .parts import (
+    UNMEASURED,
+    SourcedBytes,
+    element_bytes,
+    of_chip,
+    part,
+    step_sequences,
+    step_tokens,
+)
+from .sampler import sampled_rows, sampling_parts
 from .speculative import logit_rows
 from .versions import Version, uses_second_runner, v1, version
 
@@ -57,30 +62,6 @@ CHUNKS: tuple[tuple[Version, int | None], ...] = (
 )
 NAME = "workspace of the experts"
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # their rows are in the kernel's workspace
-
-
-def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:
-    """One layer's workspace; `size`: bytes of an element.
-
-    With data parallelism every rank runs the tokens of all replicas.
-    """
-    experts = widths.experts
-    if experts is None or run.options["quantization"] in OTHER_KERNELS:
-        return SourcedBytes(NAME, 0, WORKSPACE_SOURCE)
-    tokens = int(run.options["max_num_batched_tokens"]) * int(run.mesh.dp)
-    chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
-    tokens = min(tokens, chunk or tokens)
-    if version(run) >= PERSISTENT_FROM:
-        row = max(experts.act, widths.hidden) + max(experts.up, widths.hidden)
-    elif version(run) >= SHARED_FROM:
-        row = max(experts.up, widths.hidden) + experts.act
-    else:
-        row = experts.up + experts.act + widths.hidden
-    rows = tokens * experts.top_k
-    text = f"{tokens:,} tokens × {experts.top_k} experts × {row:,} × {size} bytes"
-    return SourcedBytes(NAME, rows * row * size, WORKSPACE_SOURCE, text)
-
-
 PIECE = code(
     "vllm 0.11.0 vllm/compilation/backends.py split_graph, piecewise_backend.py; torch "
     "2.11 inductor frees a buffer behind its last use"
@@ -101,7 +82,10 @@ STAGE = code(
     "residual of the stage before"
 )
 STATES = code("vllm 0.7.3 vllm/model_executor/models/mamba_cache.py")
-L2_MIB = {"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0": 126, "12.0": 96}
+L2_MIB = {
+    **{"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0": 126, "12.0": 96},
+    **dict.fromkeys(UNMEASURED, 50),
+}
 H200_L2_MIB, H200_BYTES = 60, 100 * GIB
 
 
@@ -115,11 +99,6 @@ class ProfilePeak(Struct, frozen=True):
     def bytes(self) -> int:
         """Sum of all parts."""
         return sum(part.bytes for part in self.parts)
-
-
-def element_bytes(run: Run) -> int:
-    """Bytes of one element of the hidden states."""
-    return 4 if run.precision == "fp32" else 2
 
 
 def is_compiled(run: Run) -> bool:
@@ -152,12 +131,10 @@ def _instants(run: Run, shard: ServerShard) -> Iterator[tuple[str, tuple[Sourced
 
 def _constant_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """What stays allocated from the first matmul on."""
-    tokens, size = int(run.options["max_num_batched_tokens"]), element_bytes(run)
+    tokens, size = ("tokens", step_tokens(run)), element_bytes(run)
     yield SourcedBytes("cuBLAS workspace", cublas_bytes(run.compute_capability), WORKSPACES)
     if not shard.embedding:
-        hidden = run.arch.hidden
-        text = f"2 × {tokens:,} tokens × {hidden:,} × {size} bytes"
-        yield SourcedBytes("from the stage before", 2 * tokens * hidden * size, STAGE, text)
+        yield part("from the stage before", STAGE, 2, tokens, run.arch.hidden, ("bytes", size))
     if v1(run) and version(run) >= PERSISTENT_FROM:
         layers = distinct_widths(run.arch, shard)
         workspaces = [workspace_part(run, widths, size) for widths in layers]
@@ -165,59 +142,52 @@ def _constant_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
             yield max(workspaces, key=lambda part: part.bytes)
     states = states_outside_pool(run, shard)
     if states:
-        seqs = int(run.options["max_num_seqs"])
-        text = f"{seqs:,} sequences × {states // seqs:,} bytes"
-        yield SourcedBytes("states of sequences", states, STATES, text)
+        sequences = step_sequences(run)
+        each = ("bytes", states // sequences)
+        yield part("states of sequences", STATES, ("sequences", sequences), each)
 
 
 def _sampling_parts(run: Run) -> Iterator[SourcedBytes]:
     """Hidden states of the step and of the sampled tokens (V1: twice, as noise), and logits."""
-    size, hidden = element_bytes(run), run.arch.hidden
+    each, hidden = ("bytes", element_bytes(run)), run.arch.hidden
     copies = 2 if v1(run) and not uses_second_runner(run) else 1
-    tokens, rows = int(run.options["max_num_batched_tokens"]), sampled_rows(run)
-    text = f"{tokens:,} tokens × {hidden:,} × {size} bytes"
-    yield SourcedBytes("hidden states", tokens * hidden * size, STEP, text)
-    text = f"{copies} × {rows:,} sequences × {hidden:,} × {size} bytes"
-    name = "hidden states of the sampled tokens"
-    yield SourcedBytes(name, copies * rows * hidden * size, STEP, text)
-    yield from sampling_parts(run, size)
-    rows, vocab = logit_rows(run), run.arch.vocab
+    yield part("hidden states", STEP, ("tokens", step_tokens(run)), hidden, each)
+    sampled = ("sequences", sampled_rows(run))
+    yield part("hidden states of the sampled tokens", STEP, copies, sampled, hidden, each)
+    yield from sampling_parts(run, element_bytes(run))
+    rows = logit_rows(run)
     if rows and not uses_second_runner(run):
-        text = f"{rows:,} sequences × {vocab:,} logits × {size} bytes"
-        yield SourcedBytes("logits of guessed tokens", rows * vocab * size, STEP, text)
+        logits = ("sequences", rows), ("logits", run.arch.vocab)
+        yield part("logits of guessed tokens", STEP, *logits, each)
 
 
 def _layer_instants(
     run: Run, layer: Layer, shard: ServerShard
 ) -> Iterator[tuple[str, tuple[SourcedBytes, ...]]]:
-    size, tokens = element_bytes(run), int(run.options["max_num_batched_tokens"])
     widths = layer_widths(layer, run.arch.hidden, shard)
     source, buffer = (PIECE, _benchmark_buffer(run)) if is_compiled(run) else (EAGER, ())
     instants = compiled_widths(widths)
     if not is_compiled(run):
         instants = _eager_widths(widths, reduced=shard.tp > 1)
     for instant, terms in instants:
-        parts = [_walked(instant, terms, tokens, size, source), *buffer]
+        parts = [_walked(run, instant, terms, source), *buffer]
         if instant == "experts" and not (v1(run) and version(run) >= PERSISTENT_FROM):
-            parts.append(workspace_part(run, widths, size))
+            parts.append(workspace_part(run, widths, element_bytes(run)))
         yield instant, tuple(parts)
     yield "attention", tuple(_attention_parts(run, layer, shard, source))
 
 
-def _walked(
-    instant: str, terms: tuple[Term, ...], tokens: int, size: int, source: Source
-) -> SourcedBytes:
+def _walked(run: Run, instant: str, terms: Iterable[Term], source: Source) -> SourcedBytes:
     """The tensors of one instant, `terms` elements of each token."""
-    text = f"{tokens:,} tokens × {added(terms)} × {size} bytes"
-    return SourcedBytes(f"{instant}: activations", total(terms) * tokens * size, source, text)
+    tokens, size = ("tokens", step_tokens(run)), ("bytes", element_bytes(run))
+    return part(f"{instant}: activations", source, tokens, list(terms), size)
 
 
 def _benchmark_buffer(run: Run) -> tuple[SourcedBytes, ...]:
-    size = L2_MIB.get(run.compute_capability, L2_MIB["9.0"])
+    size = of_chip(L2_MIB, run)
     if run.compute_capability == "9.0" and run.card_bytes > H200_BYTES:
         size = H200_L2_MIB
-    text = f"{size} MiB of L2 cache × {MIB:,}"
-    return (SourcedBytes("buffer of inductor's benchmark", size * MIB, BENCHMARK, text),)
+    return (part("buffer of inductor's benchmark", BENCHMARK, ("MiB of L2 cache", size), MIB),)
 
 
 def compiled_widths(widths: LayerWidths) -> Iterator[tuple[str, tuple[Term, ...]]]:
@@ -258,31 +228,42 @@ def _attention_parts(
     Eager layers also keep their input.
     """
     copies = 1 if is_compiled(run) else 3
-    tokens, size = int(run.options["max_num_batched_tokens"]), element_bytes(run)
     terms: tuple[Term, ...] = ()
     for mixer in layer.mixers:
         mixed, read = mixer_widths(mixer, shard)
         rotated = mixed if isinstance(mixer, Attention) and is_compiled(run) else 0
         widest = (("q, k and v", mixed), ("rotated", rotated), ("output", read))
         terms = max(terms, widest, key=total)
-    terms = (
-        *terms,
-        ("residual" if copies == 1 else "inputs and residual", copies * run.arch.hidden),
-    )
-    yield _walked("attention", terms, tokens, size, source)
+    kept = ("residual" if copies == 1 else "inputs and residual", copies * run.arch.hidden)
+    yield _walked(run, "attention", (*terms, kept), source)
     latent = next((m for m in layer.mixers if isinstance(m, LatentAttention)), None)
     if latent is not None and v1(run):
         yield _latent_chunk(run, latent, shard)
 
 
 def _latent_chunk(run: Run, mixer: LatentAttention, shard: ServerShard) -> SourcedBytes:
-    options = run.options
-    tokens = max(8 * int(options["max_seq_len"]), 4 * int(options["max_num_seqs"]) * 16)
+    tokens = max(8 * int(run.options["max_seq_len"]), 4 * step_sequences(run) * 16)
     tokens = min(tokens, (64 if version(run) >= (0, 11, 0) else 128) * 1024)
-    heads = -(-mixer.heads // shard.attention_tp)
-    width, size = mixer.nope_dim + mixer.value_dim, element_bytes(run)
-    text = (
-        f"{tokens:,} tokens × {heads} heads × ({mixer.nope_dim} + {mixer.value_dim}) × {size} bytes"
-    )
-    name = "attention: earlier keys and values"
-    return SourcedBytes(name, tokens * heads * width * size, LATENT, text)
+    rows = ("tokens", tokens), ("heads", -(-mixer.heads // shard.attention_tp))
+    width, size = [("", mixer.nope_dim), ("", mixer.value_dim)], ("bytes", element_bytes(run))
+    return part("attention: earlier keys and values", LATENT, *rows, width, size)
+
+
+def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:
+    """One layer's workspace; `size`: bytes of an element.
+
+    With data parallelism every rank runs the tokens of all replicas.
+    """
+    experts = widths.experts
+    if experts is None or run.options["quantization"] in OTHER_KERNELS:
+        return SourcedBytes(NAME, 0, WORKSPACE_SOURCE)
+    tokens = step_tokens(run) * int(run.mesh.dp)
+    chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
+    rows = ("tokens", min(tokens, chunk or tokens)), ("experts", experts.top_k)
+    if version(run) >= PERSISTENT_FROM:
+        row = max(experts.act, widths.hidden) + max(experts.up, widths.hidden)
+    elif version(run) >= SHARED_FROM:
+        row = max(experts.up, widths.hidden) + experts.act
+    else:
+        row = experts.up + experts.act + widths.hidden
+    return part(NAME, WORKSPACE_SOURCE, *rows, row, ("bytes", size))

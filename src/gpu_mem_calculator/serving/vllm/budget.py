@@ -1,17 +1,15 @@
 """One rank's share of the card: what vLLM requests, what it deducts, and why it might not start.
 
-Adapter slots: vLLM allocates `max_loras` slots of `max_lora_rank` for every matrix.
-
-vllm 0.11.0 vllm/lora/layers/*.py create_lora_weights and vllm/lora/models.py: a slot holds A
-(rank x inputs) and B (outputs x rank) in the model's dtype, even if an adapter uses less.
-If a matrix is split over its outputs A is whole, if over its inputs B is (by default
-`fully_sharded_loras` is off), so both follow from the matrix's shape on the rank.
-
-Legend: s slots, r rank.
+Part of the weights are adapter slots: `max_loras` slots of `max_lora_rank` for every matrix. vllm
+0.11.0 vllm/lora/layers/*.py create_lora_weights and vllm/lora/models.py: a slot holds A (rank x
+inputs) and B (outputs x rank) in the model's dtype, even if an adapter uses less. If a matrix is
+split over its outputs A is whole, if over its inputs B is (by default `fully_sharded_loras` is
+off), so both follow from the matrix's shape on the rank.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from math import ceil
@@ -20,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import CPU, GPU
-from ...ledger.num import ceil_div
+from ...ledger.num import ceil_div, round_up
 from ...ledger.source import code
 from ...ledger.units import GIB
 from ...ledger.words import words
@@ -31,18 +29,23 @@ from ...run.weights import find_format
 from ...run.weights.rank_weights import ROUNDED, run_format
 from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
 from ...run.weights.weight_formulas import less, parameters_formula
-from .activations import element_bytes, profile_peak
+from .activations import profile_peak
 from .cache import BlockPool
-from .formats import loaded_format
 from .graphs import COUNTED_FROM, graph_parts
 from .non_torch import counted_parts, uncounted_parts
-from .sampler import SourcedBytes
+from .parts import SourcedBytes, element_bytes, step_sequences, step_tokens
 from .shards import rank_shard
 from .speculative import draft_model
 from .versions import v1, version
-from .weights import rank_formulas, rank_weights
+from .weights import loaded_format, rank_formulas, rank_weights
 
-SOURCE = code("vllm 0.11.0 vllm/lora/layers, allocated while the model is loaded")
+LOADED_SOURCE = code(
+    "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py load_model, as `Model loading took`"
+)
+OFFLOAD_SOURCE = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
+NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
+CHECKS_FREE_FROM = (0, 9, 1)  # V1 refuses to start if less is free than it requests
+SLOTS_SOURCE = code("vllm 0.11.0 vllm/lora/layers, allocated while the model is loaded")
 # Models with slots for the embedding and the head (`embedding_modules`), by first version.
 VOCABULARY_SLOTS = {
     (0, 0, 0): words(
@@ -55,115 +58,6 @@ VOCABULARY_SLOTS = {
 NO_VOCABULARY_SLOTS = ("llama4", "qwen3_next", "qwen3_5")
 FUSED_ON_DISK = ("gpt_oss", "qwen3_5")  # gate and up are one matrix in adapters
 EXTRA_WORDS, WORDS_MULTIPLE = 256, 256  # lora_extra_vocab_size, gone in 0.12.0
-
-
-def adapter_slots(run: Run, shard: ServerShard) -> tuple[SourcedBytes, ...]:
-    """The adapter slots on a rank; empty without max_lora_rank."""
-    rank = run.options.get("max_lora_rank")
-    if not rank:
-        return ()
-    size = 4 if run.precision == "fp32" else 2
-    slots = int(run.options.get("max_loras") or 1)
-    slot_bytes = slots * int(rank) * size
-    elements: dict[str, int] = {}
-    for part, count in _matrices(run, shard):
-        elements[part] = elements.get(part, 0) + count
-    slot = f"{slots} adapters × rank {rank} × {size} bytes"
-    parts = [
-        SourcedBytes(
-            f"adapters: {part}",
-            count * slot_bytes,
-            SOURCE,
-            f"{slot} × {count:,} inputs and outputs",
-        )
-        for part, count in elements.items()
-    ]
-    vocabulary = _vocabulary_bytes(run, shard, slot_bytes, size)
-    parts.append(SourcedBytes("adapters: embedding and head", vocabulary, SOURCE))
-    parts.append(SourcedBytes("adapters: indices", _index_bytes(run), SOURCE))
-    return tuple(part for part in parts if part.bytes)
-
-
-def _matrices(run: Run, shard: ServerShard) -> Iterator[tuple[str, int]]:
-    """Part, and inputs plus outputs, of every matrix on the rank.
-
-    Experts have slots since 0.11.1 (fused_moe.py).
-    """
-    for parameter in held(run.arch, shard):
-        matrix = parameter.role in (LINEAR, ROUTER) and len(parameter.shape) == 2
-        if parameter.layer >= 0 and matrix:
-            yield parameter.part or "layers", sum(parameter.shape)
-    if version(run) < (0, 11, 1):
-        return
-    for layer in shard.layers(run.arch):
-        if isinstance(layer.mlp, Moe):
-            yield "experts", _expert_elements(run, layer.mlp, shard)
-
-
-def _expert_elements(run: Run, moe: Moe, shard: ServerShard) -> int:
-    """Inputs plus outputs of a layer's experts.
-
-    Gate and up have an A each, unless adapters store them as one matrix.
-    """
-    hidden, inner = run.arch.hidden, int(ceil_div(moe.ffn, shard.expert_tp))
-    experts = int(ceil_div(moe.num_experts, shard.ep))
-    inputs = 1 if not moe.gated or run.arch.family.startswith(FUSED_ON_DISK) else 2
-    return experts * (inputs * hidden + (1 + moe.gated) * inner + inner + hidden)
-
-
-def has_vocabulary_slots(run: Run) -> bool:
-    """Whether the model's embedding and head have adapter slots."""
-    name, vllm_version = run.arch.family, version(run)
-    if name.startswith(NO_VOCABULARY_SLOTS):
-        return False
-    return any(
-        name.startswith(tuple(families)) and vllm_version >= since
-        for since, families in VOCABULARY_SLOTS.items()
-    )
-
-
-def _vocabulary_bytes(run: Run, shard: ServerShard, slot_bytes: int, size: int) -> int:
-    """Bytes of slots for the embedding and the head, with the whole vocabulary on every rank.
-
-    Before 0.12.0 adapters could add words: every slot has space for them, and the model's tables
-    have more rows (vllm 0.11.0 models/llama.py).
-    """
-    if not has_vocabulary_slots(run):
-        return 0
-    arch, slots = run.arch, int(run.options.get("max_loras") or 1)
-    extra = EXTRA_WORDS if version(run) < (0, 12, 0) else 0
-    tables = (shard.embedding, shard.head)
-    total = slot_bytes * (
-        tables[0] * (arch.vocab + extra + arch.hidden)
-        + tables[1] * (arch.hidden + _padded_words(arch.vocab + extra))
-    )
-    new_words = slots * extra * arch.hidden * size  # in each table
-    rows = (extra * slots, extra if arch.head is not None else 0)
-    present = zip(rows, tables, strict=True)
-    extra_rows = sum(int(ceil_div(count, shard.tp)) for count, table in present if table)
-    return total + sum(tables) * new_words + extra_rows * arch.hidden * size
-
-
-def _padded_words(count: int) -> int:
-    return int(ceil_div(count, WORDS_MULTIPLE)) * WORDS_MULTIPLE
-
-
-def _index_bytes(run: Run) -> int:
-    """Bytes of the adapter index of each token and sequence.
-
-    vllm 0.11.0 punica_base.py, punica_gpu.py.
-    """
-    tokens, sequences = int(run.options["max_num_batched_tokens"]), int(run.options["max_num_seqs"])
-    count = int(run.options.get("max_loras") or 1)
-    return 40 * tokens + 24 * sequences + 8 * (tokens + sequences) + 8 * (3 * count + 4)
-
-
-LOADED_SOURCE = code(
-    "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py load_model, as `Model loading took`"
-)
-OFFLOAD_SOURCE = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
-NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
-CHECKS_FREE_FROM = (0, 9, 1)  # V1 refuses to start if less is free than it requests
 
 
 class RankBudget(Struct, frozen=True, kw_only=True):
@@ -182,8 +76,8 @@ class RankBudget(Struct, frozen=True, kw_only=True):
     items: tuple[ServerItem, ...]
     peak_instant: str
     requested_bytes: int
-    pool_bytes: int
     outside_bytes: int
+    pool_bytes: int = 0
     pool_formula: str = ""
 
     def figure(self, name: str) -> int:
@@ -207,7 +101,6 @@ def rank_budget(run: Run, stage: int) -> RankBudget:
         items=items,
         peak_instant=peak.instant,
         requested_bytes=requested,
-        pool_bytes=0,
         outside_bytes=sum(size for _, size, _ in uncounted_parts(run)),
     )
     fixed_pool = run.options["kv_cache_memory_bytes"]
@@ -356,3 +249,94 @@ def needs_bytes(run: Run, budget: RankBudget, pool: BlockPool) -> int:
         if share < 1 and v1(run) and version(run) >= CHECKS_FREE_FROM:
             lower_bounds.append(ceil(budget.outside_bytes / (1 - share)))
     return max(lower_bounds)
+
+
+def adapter_slots(run: Run, shard: ServerShard) -> tuple[SourcedBytes, ...]:
+    """The adapter slots on a rank; empty without max_lora_rank."""
+    rank = run.options.get("max_lora_rank")
+    if not rank:
+        return ()
+    size, slots = element_bytes(run), int(run.options.get("max_loras") or 1)
+    slot_bytes = slots * int(rank) * size
+    elements: Counter[str] = Counter()
+    for name, count in _matrices(run, shard):
+        elements[name] += count
+    slot = f"{slots} adapters × rank {rank} × {size} bytes"
+    parts = []
+    for name, count in elements.items():
+        text = f"{slot} × {count:,} inputs and outputs"
+        parts.append(SourcedBytes(f"adapters: {name}", count * slot_bytes, SLOTS_SOURCE, text))
+    vocabulary = _vocabulary_bytes(run, shard, slot_bytes, size)
+    parts.append(SourcedBytes("adapters: embedding and head", vocabulary, SLOTS_SOURCE))
+    parts.append(SourcedBytes("adapters: indices", _index_bytes(run), SLOTS_SOURCE))
+    return tuple(part for part in parts if part.bytes)
+
+
+def _matrices(run: Run, shard: ServerShard) -> Iterator[tuple[str, int]]:
+    """Part, and inputs plus outputs, of every matrix on the rank.
+
+    Experts have slots since 0.11.1 (fused_moe.py).
+    """
+    for parameter in held(run.arch, shard):
+        matrix = parameter.role in (LINEAR, ROUTER) and len(parameter.shape) == 2
+        if parameter.layer >= 0 and matrix:
+            yield parameter.part or "layers", sum(parameter.shape)
+    if version(run) < (0, 11, 1):
+        return
+    for layer in shard.layers(run.arch):
+        if isinstance(layer.mlp, Moe):
+            yield "experts", _expert_elements(run, layer.mlp, shard)
+
+
+def _expert_elements(run: Run, moe: Moe, shard: ServerShard) -> int:
+    """Inputs plus outputs of a layer's experts.
+
+    Gate and up have an A each, unless adapters store them as one matrix.
+    """
+    hidden, inner = run.arch.hidden, int(ceil_div(moe.ffn, shard.expert_tp))
+    experts = int(ceil_div(moe.num_experts, shard.ep))
+    inputs = 1 if not moe.gated or run.arch.family.startswith(FUSED_ON_DISK) else 2
+    return experts * (inputs * hidden + (1 + moe.gated) * inner + inner + hidden)
+
+
+def has_vocabulary_slots(run: Run) -> bool:
+    """Whether the model's embedding and head have adapter slots."""
+    name, vllm_version = run.arch.family, version(run)
+    if name.startswith(NO_VOCABULARY_SLOTS):
+        return False
+    return any(
+        name.startswith(tuple(families)) and vllm_version >= since
+        for since, families in VOCABULARY_SLOTS.items()
+    )
+
+
+def _vocabulary_bytes(run: Run, shard: ServerShard, slot_bytes: int, size: int) -> int:
+    """Bytes of slots for the embedding and the head, with the whole vocabulary on every rank.
+
+    Before 0.12.0 adapters could add words: every slot has space for them, and the model's tables
+    have more rows (vllm 0.11.0 models/llama.py).
+    """
+    if not has_vocabulary_slots(run):
+        return 0
+    arch, slots = run.arch, int(run.options.get("max_loras") or 1)
+    extra = EXTRA_WORDS if version(run) < (0, 12, 0) else 0
+    tables = (shard.embedding, shard.head)
+    total = slot_bytes * (
+        tables[0] * (arch.vocab + extra + arch.hidden)
+        + tables[1] * (arch.hidden + int(round_up(arch.vocab + extra, WORDS_MULTIPLE)))
+    )
+    new_words = slots * extra * arch.hidden * size  # in each table
+    rows = (extra * slots, extra if arch.head is not None else 0)
+    present = zip(rows, tables, strict=True)
+    extra_rows = sum(int(ceil_div(count, shard.tp)) for count, table in present if table)
+    return total + sum(tables) * new_words + extra_rows * arch.hidden * size
+
+
+def _index_bytes(run: Run) -> int:
+    """Bytes of the adapter index of each token and sequence.
+
+    vllm 0.11.0 punica_base.py, punica_gpu.py.
+    """
+    tokens, sequences = step_tokens(run), step_sequences(run)
+    count = int(run.options.get("max_loras") or 1)
+    return 40 * tokens + 24 * sequences + 8 * (tokens + sequences) + 8 * (3 * count + 4)

@@ -2,13 +2,13 @@
 
 vllm 0.11.0 vllm/v1/core/kv_cache_utils.py; 0.20.1 counts tokens differently; V0: vllm 0.7.3
 vllm/worker/worker.py and cache_engine.py.
-
-How a rank's KV-cache pool is divided into blocks, independent of its size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -26,7 +26,8 @@ from .cache_groups import (
     manages_hybrids,
     sequence_blocks,
 )
-from .cache_layers import GROWING, CacheSlot, LayerPage, base_block_size, cache_slots, layer_pages
+from .cache_layers import GROWING, CacheSlot, base_block_size, cache_slots, layer_pages
+from .parts import step_sequences
 from .versions import v1, version
 
 
@@ -80,7 +81,6 @@ def token_bytes(layout: PoolLayout) -> int:
 
 
 STATES_FROM = (0, 20, 0)  # graphs of decode steps need one state per sequence
-PREFIX_NOTE = "prefix caching needs no extra memory: it reuses freed KV blocks"
 
 
 class BlockPool(Struct, frozen=True, kw_only=True):
@@ -137,6 +137,7 @@ def block_pool(
     usable = pool_bytes - spare
     longest = _longest(required, usable, length)
     concurrency = count * block / sequence(length)
+    problem = _length_problem(length, required(length), usable, min(longest, run.arch.max_seq_len))
     return BlockPool(
         blocks=count,
         block_size=layout.block_size,
@@ -150,10 +151,7 @@ def block_pool(
         spare_bytes=spare,
         items=((_pool_name(layout, count), count * block),),
         states_bytes=_state_blocks(run, layout) * block,
-        problem=_length_problem(
-            length, required(length), usable, min(longest, run.arch.max_seq_len)
-        )
-        or _states_problem(run, layout, count),
+        problem=problem or _states_problem(run, layout, count),
     )
 
 
@@ -179,12 +177,9 @@ def _states_problem(run: Run, layout: PoolLayout, count: int) -> str:
 
 def _sequence_bytes(layout: PoolLayout) -> Callable[[int], int]:
     kinds = [group.page for group in layout.groups]
-
-    def sequence(context: int) -> int:
-        blocks = (sequence_blocks(page, context, layout.needs) for page in kinds)
-        return layout.block_bytes * sum(blocks)
-
-    return sequence
+    return lambda context: (
+        layout.block_bytes * sum(sequence_blocks(page, context, layout.needs) for page in kinds)
+    )
 
 
 def _needs_bytes(
@@ -200,26 +195,16 @@ def _needs_bytes(
     if version(run) >= (0, 14, 0):
         model_block = block_bytes(layout.groups, version(run))
         return lambda context: sequence(context) // layout.block_bytes * model_block
-    kinds: dict[LayerPage, int] = {}
-    for slot in layout.rank_slots:
-        kinds[slot.page] = kinds.get(slot.page, 0) + 1
-
-    def required(context: int) -> int:
-        return sum(
-            count * page.bytes * sequence_blocks(page, context, layout.needs)
-            for page, count in kinds.items()
-        )
-
-    return required
+    kinds = Counter(slot.page for slot in layout.rank_slots)
+    return lambda context: sum(
+        count * page.bytes * sequence_blocks(page, context, layout.needs)
+        for page, count in kinds.items()
+    )
 
 
 def _longest(required: Callable[[int], int], available: int, length: int) -> int:
     """The largest max_model_len that vLLM accepts, by the binary search that vLLM uses."""
-    low, high = 0, length
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if required(middle) <= available else (low, middle - 1)
-    return low
+    return bisect_left(range(1, length + 1), True, key=lambda n: required(n) > available)
 
 
 def _logged_tokens(
@@ -262,28 +247,21 @@ def states_outside_pool(run: Run, shard: ServerShard) -> int:
     """
     if v1(run):
         return 0
-    sequence_bytes = sum(
-        page.state_bytes
-        for place in shard.places
-        for page in layer_pages(run, run.arch, run.arch.layers[place], None, shard)
-        if page.kind == STATE
-    )
-    return int(run.options["max_num_seqs"]) * sequence_bytes
+    layers = (run.arch.layers[place] for place in shard.places)
+    pages = (page for layer in layers for page in layer_pages(run, run.arch, layer, None, shard))
+    return step_sequences(run) * sum(page.state_bytes for page in pages if page.kind == STATE)
 
 
-def notes(run: Run, shard: ServerShard) -> tuple[str, ...]:
+def notes(run: Run, shard: ServerShard) -> Iterator[str]:
     """Sentences for the user about the cache of this run."""
-    sentences = []
     if run.options.get("enable_prefix_caching") is not False:
-        sentences.append(PREFIX_NOTE)
+        yield "prefix caching needs no extra memory: it reuses freed KV blocks"
     all_slots = cache_slots(run, shard)
     local = any(slot.page.window for slot in all_slots) and any(
         slot.page.kind in GROWING for slot in all_slots
     )
     if local and not manages_hybrids(run, all_slots):
-        sentences.append("this vLLM version caches all tokens of sliding-window layers, too")
+        yield "this vLLM version caches all tokens of sliding-window layers, too"
     if any(slot.page.kind == LATENT for slot in all_slots) and shard.attention_tp > 1:
-        sentences.append(
-            "MLA's KV cache is replicated on every TP rank; decode_context_parallel_size shards it"
-        )
-    return tuple(sentences)
+        replicated = "MLA's KV cache is replicated on every TP rank"
+        yield f"{replicated}; decode_context_parallel_size shards it"

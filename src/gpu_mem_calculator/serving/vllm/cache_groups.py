@@ -119,12 +119,8 @@ def promote_windows(slots: tuple[CacheSlot, ...]) -> tuple[CacheSlot, ...]:
     """Windows as full attention, if a model has both (unify_hybrid_kv_cache_specs)."""
     if not any(slot.page.kind in GROWING for slot in slots):
         return slots
-    return tuple(
-        CacheSlot(slot.place, replace(slot.page, kind=FULL, window=0))
-        if slot.page.kind in LOCAL
-        else slot
-        for slot in slots
-    )
+    full = {"kind": FULL, "window": 0}
+    return tuple(one.changed(**full) if one.page.kind in LOCAL else one for one in slots)
 
 
 def unify_pages(slots: tuple[CacheSlot, ...], vllm_version: Version) -> tuple[CacheSlot, ...]:

@@ -5,14 +5,13 @@ kinds; `cache_groups` makes them share one pool. vllm 0.11.0 vllm/v1/kv_cache_in
 vllm/model_executor/models/config.py, later versions as marked.
 
 Legend: a token takes `token_bytes` in one layer; a state belongs to a sequence as a whole.
-
-Bytes of a token's keys and values, and bits of a recurrent state, by cache dtype and version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import lcm
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -169,6 +168,10 @@ class CacheSlot(Struct, frozen=True):
     place: int
     page: LayerPage
 
+    def changed(self, **fields: Any) -> CacheSlot:
+        """The slot with other fields of its page."""
+        return CacheSlot(self.place, replace(self.page, **fields))
+
 
 def state_mode(run: Run) -> str:
     """States kept for prefix caching: `none` the last, `all` one per block, `align` the last two.
@@ -219,8 +222,8 @@ def cache_slots(run: Run, shard: ServerShard) -> tuple[CacheSlot, ...]:
         pages = layer_pages(run, run.draft or arch, layer, window, shard)
         slots += [CacheSlot(place, page) for page in pages]
     if not v1(run):  # states are outside the pool; windows keep blocks for every token
-        kept = [slot for slot in slots if slot.page.kind != STATE]
-        return tuple(CacheSlot(s.place, replace(s.page, kind=FULL, window=0)) for s in kept)
+        kept = (slot for slot in slots if slot.page.kind != STATE)
+        return tuple(slot.changed(kind=FULL, window=0) for slot in kept)
     return match_states(run, tuple(slots))
 
 
@@ -262,19 +265,15 @@ def match_states(run: Run, slots: tuple[CacheSlot, ...]) -> tuple[CacheSlot, ...
     mode, length = state_mode(run), int(run.options["max_seq_len"])
     if not growing:
         block = base_block_size(run) if mode != "none" else length
-        return tuple(CacheSlot(slot.place, replace(slot.page, block=block)) for slot in slots)
+        return tuple(slot.changed(block=block) for slot in slots)
     token, largest = growing[0].token_bytes, max(states)
     step = _alignment(run, growing[0])
     if mode == "all":
         step = lcm(_scan_chunk(run.arch), step)
     block = max(base_block_size(run), step * int(ceil_div(int(ceil_div(largest, token)), step)))
     state_block = length if mode == "none" else block
-    return tuple(
-        CacheSlot(slot.place, replace(slot.page, block=state_block, padded=block * token))
-        if slot.page.kind == STATE
-        else CacheSlot(slot.place, replace(slot.page, block=block))
-        for slot in slots
-    )
+    sizes = {STATE: {"block": state_block, "padded": block * token}}
+    return tuple(slot.changed(**sizes.get(slot.page.kind, {"block": block})) for slot in slots)
 
 
 def _alignment(run: Run, page: LayerPage) -> int:

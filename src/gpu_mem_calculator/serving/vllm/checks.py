@@ -24,36 +24,28 @@ ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank; 
 
 def problems(run: Run) -> Iterator[str]:
     """One sentence for each choice that vLLM refuses or that is not modelled."""
-    yield from version_problems(run)
-    yield from model_problems(run)
-    yield from shard_problems(run)
-    yield from cache_problems(run)
-    yield from adapter_problems(run)
-    yield from speculative_problems(run)
-    yield from _option_problems(run)
-    yield from format_problems(run)
+    for problems_of in (
+        *(version_problems, model_problems, shard_problems, cache_problems, adapter_problems),
+        *(speculative_problems, _option_problems, format_problems),
+    ):
+        yield from problems_of(run)
 
 
 def _option_problems(run: Run) -> Iterator[str]:
     options, is_v1 = run.options, v1(run)
     if is_v1 and options["swap_space"]:
         yield "inference.swap_space is of vLLM's V0 engine; leave it out"
-    if options["kv_cache_memory_bytes"] is not None and version(run) < (0, 10, 2):
-        yield "inference.kv_cache_memory_bytes is in vLLM from 0.10.2 on; leave it out"
-    if options["decode_context_parallel_size"] > 1 and version(run) < (0, 10, 2):
-        yield "inference.decode_context_parallel_size is in vLLM from 0.10.2 on; leave it out"
+    for key, least in (("kv_cache_memory_bytes", 0), ("decode_context_parallel_size", 1)):
+        if (options[key] or 0) > least and version(run) < (0, 10, 2):
+            yield f"inference.{key} is in vLLM from 0.10.2 on; leave it out"
     resolved = apply_defaults(run).options
     length, tokens = int(resolved["max_seq_len"]), int(resolved["max_num_batched_tokens"])
+    less, seqs = f"inference.max_num_batched_tokens={tokens} is less than", resolved["max_num_seqs"]
     if tokens < length and not resolved["enable_chunked_prefill"]:
-        yield (
-            f"inference.max_num_batched_tokens={tokens} is less than max_seq_len={length}, and "
-            f"chunked prefill is off; set it to {length}"
-        )
-    if tokens < int(resolved["max_num_seqs"]):
-        yield (
-            f"inference.max_num_batched_tokens={tokens} is less than max_num_seqs="
-            f"{resolved['max_num_seqs']}; set max_num_seqs to {tokens}"
-        )
+        off = "chunked prefill is off"
+        yield f"{less} max_seq_len={length}, and {off}; set it to {length}"
+    if tokens < int(seqs):
+        yield f"{less} max_num_seqs={seqs}; set max_num_seqs to {tokens}"
 
 
 def version_problems(run: Run) -> Iterator[str]:
@@ -87,21 +79,16 @@ def model_problems(run: Run) -> Iterator[str]:
 def shard_problems(run: Run) -> Iterator[str]:
     """Expert-parallel sizes that vLLM refuses."""
     ep, ranks, moe = int(run.mesh.ep), int(run.mesh.tp) * int(run.mesh.dp), first_moe(run)
-    if ep > 1 and moe is None:
-        yield (
-            f"inference.expert_parallel_size={ep}, but {run.arch.family} has no experts; "
-            "leave it out"
-        )
-    elif ep > 1 and ep != ranks:
-        yield (
-            f"inference.expert_parallel_size={ep} must be tensor_parallel_size x "
-            f"data_parallel_size={ranks}; set it to {ranks}"
-        )
-    elif ep > 1 and moe is not None and ranks > moe.num_experts:
-        yield (
-            f"inference.expert_parallel_size={ep} is more than {moe.num_experts} experts; use "
-            f"{moe.num_experts}"
-        )
+    given = f"inference.expert_parallel_size={ep}"
+    if ep == 1:
+        return
+    if moe is None:
+        yield f"{given}, but {run.arch.family} has no experts; leave it out"
+    elif ep != ranks:
+        product = f"tensor_parallel_size x data_parallel_size={ranks}"
+        yield f"{given} must be {product}; set it to {ranks}"
+    elif ranks > moe.num_experts:
+        yield f"{given} is more than {moe.num_experts} experts; use {moe.num_experts}"
 
 
 def cache_problems(run: Run) -> Iterator[str]:
@@ -119,22 +106,18 @@ def cache_problems(run: Run) -> Iterator[str]:
             f"not for {run.compute_capability}; use 'fp8'"
         )
     ranks, tp = int(run.options.get("decode_context_parallel_size") or 1), int(run.mesh.tp)
-    if ranks > 1 and tp % ranks:
-        yield (
-            f"inference.decode_context_parallel_size={ranks} must divide "
-            f"tensor_parallel_size={tp}; use {tp}"
-        )
-    if ranks > 1 and any(run.arch.windows):
-        yield (
-            "inference.decode_context_parallel_size is not for layers with a window; leave it out"
-        )
+    key = "inference.decode_context_parallel_size"
+    if ranks == 1:
+        return
+    if tp % ranks:
+        yield f"{key}={ranks} must divide tensor_parallel_size={tp}; use {tp}"
+    if any(run.arch.windows):
+        yield f"{key} is not for layers with a window; leave it out"
     heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
-    if ranks > 1 and heads and ranks > tp // heads:
-        yield (
-            f"inference.decode_context_parallel_size={ranks} is more than the "
-            f"{max(1, tp // heads)} replicas of the KV heads (tensor_parallel_size={tp}, "
-            f"{heads} KV heads); use at most {max(1, tp // heads)}"
-        )
+    if heads and ranks > tp // heads:
+        most = max(1, tp // heads)
+        replicas = f"{most} replicas of the KV heads (tensor_parallel_size={tp}, {heads} KV heads)"
+        yield f"{key}={ranks} is more than the {replicas}; use at most {most}"
 
 
 def adapter_problems(run: Run) -> Iterator[str]:
@@ -143,10 +126,8 @@ def adapter_problems(run: Run) -> Iterator[str]:
     allowed = ADAPTER_RANKS if version(run) < (0, 12, 0) else (1, *ADAPTER_RANKS)
     if rank is not None and rank not in allowed:
         nearest = min((size for size in allowed if size >= rank), default=max(allowed))
-        yield (
-            f"inference.max_lora_rank={rank} must be one of {', '.join(map(str, allowed))}; "
-            f"try {nearest}"
-        )
+        ranks = ", ".join(map(str, allowed))
+        yield f"inference.max_lora_rank={rank} must be one of {ranks}; try {nearest}"
     if rank is None and (run.options.get("max_loras") or 1) > 1:
         yield "inference.max_loras needs inference.max_lora_rank; set it to 16 (vLLM's default)"
 
@@ -154,14 +135,12 @@ def adapter_problems(run: Run) -> Iterator[str]:
 def speculative_problems(run: Run) -> Iterator[str]:
     """Speculative options that vLLM refuses, or that are not modelled."""
     name, vllm_version = method(run), version(run)
+    key = "inference.speculative_method"
     if not name:
         if run.options.get("num_speculative_tokens"):
-            yield (
-                "inference.num_speculative_tokens needs inference.speculative_method; set it "
-                "to 'ngram', or leave both out"
-            )
+            fix = "set it to 'ngram', or leave both out"
+            yield f"inference.num_speculative_tokens needs {key}; {fix}"
         return
-    key = "inference.speculative_method"
     if name not in METHODS:
         yield f"{key}={name!r} is not modelled; use one of {', '.join(METHODS)}"
     elif name == "mtp" and not num_mtp_layers(run.arch):
@@ -171,9 +150,7 @@ def speculative_problems(run: Run) -> Iterator[str]:
     elif name in ("eagle", "eagle3", "draft_model") and run.draft is None:
         yield f"{key}={name!r} needs inference.speculative_model"
     elif name == "draft_model" and v1(run) and vllm_version < (0, 15, 0):
-        yield (
-            f"{key}='draft_model' is not in vLLM's V1 engine before 0.15.0; use 'eagle3', or "
-            "engine_version 0.15.0"
-        )
+        early = "is not in vLLM's V1 engine before 0.15.0"
+        yield f"{key}='draft_model' {early}; use 'eagle3', or engine_version 0.15.0"
     if name in METHODS and not tokens_ahead(run):
         yield f"{key}={name!r} needs inference.num_speculative_tokens"

@@ -71,10 +71,8 @@ def _images(options: Mapping[str, Any]) -> Iterator[str]:
 
 def _graphs(options: Mapping[str, Any]) -> Iterator[str]:
     mode, sizes = options["cudagraph_mode"], options["cudagraph_capture_sizes"]
-    config = {
-        **({"cudagraph_mode": mode.upper()} if mode else {}),
-        **({"cudagraph_capture_sizes": list(sizes)} if sizes else {}),
-    }
+    config: dict[str, Any] = {"cudagraph_mode": mode.upper()} if mode else {}
+    config |= {"cudagraph_capture_sizes": list(sizes)} if sizes else {}
     if config:
         yield from ("--compilation-config", json.dumps(config))
 

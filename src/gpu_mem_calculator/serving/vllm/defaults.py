@@ -12,14 +12,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...ledger.units import GIB
-from ...models.arch.arch import Arch
 from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.run import Run
 from .versions import Version, v1, version
 
 LARGE_CARD, LARGEST_CARD = 70 * GIB, 160 * GIB
 LONG_CONTEXT = 32 * 1024  # tokens; V0 splits prompts beyond it into chunks
-UTILIZATION = ((0, 20, 0), 0.92, 0.9)  # version, value from it on, value before it
 
 
 def apply_defaults(run: Run) -> Run:
@@ -30,8 +28,7 @@ def apply_defaults(run: Run) -> Run:
     if options["max_seq_len"] is None:
         options["max_seq_len"] = run.arch.max_seq_len
     if options["gpu_memory_utilization"] is None:
-        since, value, earlier_value = UTILIZATION
-        options["gpu_memory_utilization"] = value if vllm_version >= since else earlier_value
+        options["gpu_memory_utilization"] = 0.92 if vllm_version >= (0, 20, 0) else 0.9
     partial = replace(run, options=options)
     if options["enable_chunked_prefill"] is None:
         options["enable_chunked_prefill"] = _chunks_prefill(partial)
@@ -44,16 +41,10 @@ def apply_defaults(run: Run) -> Run:
     options |= {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
     if options["swap_space"] is None:
         options["swap_space"] = 0 if is_v1 else 4
-    return replace(run, options=options, arch=_loaded_model(run))
-
-
-def _loaded_model(run: Run) -> Arch:
-    """The model without its vision tower where it is not loaded.
-
-    vllm 0.32.0 vllm/model_executor/models/interfaces.py _mark_tower_model: a tower whose every
-    kind of input is limited to 0 is left out.
-    """
-    return replace(run.arch, tower=()) if run.options["language_model_only"] else run.arch
+    # vllm 0.32.0 vllm/model_executor/models/interfaces.py _mark_tower_model: a tower whose every
+    # kind of input is limited to 0 is left out.
+    arch = replace(run.arch, tower=()) if options["language_model_only"] else run.arch
+    return replace(run, options=options, arch=arch)
 
 
 def _is_large_card(run: Run, vllm_version: Version) -> bool:

@@ -17,52 +17,42 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import COMMON_OPTIONS, POOL, ServerItem, ServerMemory
+from ...run.served import POOL, ServerItem, ServerMemory, server_options
 from ...run.weights.rank_weights import run_format
 from . import cache, speculative, versions
+from .activations import L2_MIB
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
 from .cache import BlockPool, block_pool
 from .checks import problems
 from .command import command
 from .defaults import apply_defaults
 from .images import num_images
-from .non_torch import uncounted_parts
+from .non_torch import KERNELS_GIB, uncounted_parts
 from .row import ROW
+from .sampler import PROCESSORS
 from .shards import stage_layers
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 PEAKS = {"feed-forward": "the MLP"}  # the field's word
 SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
-OPTIONS = COMMON_OPTIONS | {
-    "engine_version": versions.NEWEST,
-    "engine_generation": None,
-    "pipeline_parallel_size": 1,
-    "data_parallel_size": 1,
-    "expert_parallel_size": 1,
-    "decode_context_parallel_size": 1,
-    "gpu_memory_utilization": None,
-    "max_num_batched_tokens": None,
-    "max_num_seqs": None,
-    "enforce_eager": False,
-    "max_loras": 1,
-    "max_lora_rank": None,
-    "speculative_method": None,
-    "speculative_model": None,
-    "num_speculative_tokens": None,
-    "block_size": None,
-    "enable_prefix_caching": None,
-    "enable_chunked_prefill": None,
-    "max_cudagraph_capture_size": None,
-    "cudagraph_capture_sizes": None,
-    "cudagraph_mode": None,
-    "language_model_only": False,
-    "mm_encoder_tp_mode": "weights",
-    "limit_mm_per_prompt": None,
-    "kv_cache_memory_bytes": None,
-    "cpu_offload_gb": 0,
-    "swap_space": None,
-    "use_flashinfer_sampler": None,
-}
+OPTIONS = server_options(
+    """
+    engine_generation gpu_memory_utilization max_num_batched_tokens max_num_seqs max_lora_rank
+    speculative_method speculative_model num_speculative_tokens block_size enable_prefix_caching
+    enable_chunked_prefill max_cudagraph_capture_size cudagraph_capture_sizes cudagraph_mode
+    limit_mm_per_prompt kv_cache_memory_bytes swap_space use_flashinfer_sampler
+    """,
+    engine_version=versions.NEWEST,
+    pipeline_parallel_size=1,
+    data_parallel_size=1,
+    expert_parallel_size=1,
+    decode_context_parallel_size=1,
+    enforce_eager=False,
+    max_loras=1,
+    language_model_only=False,
+    mm_encoder_tp_mode="weights",
+    cpu_offload_gb=0,
+)
 
 
 def serve(run: Run) -> ServerMemory:
@@ -128,6 +118,9 @@ def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
             "with FlashInfer installed, as in the Docker image, sampling needs about a third of "
             "this memory; set use_flashinfer_sampler=true"
         )
+    chip = run.compute_capability
+    if any(chip not in table for table in (KERNELS_GIB, L2_MIB, PROCESSORS)):
+        yield f"vLLM's kernels and caches on compute capability {chip} are assumed to be an H100's"
     if run.arch.tower and not num_images(run):
         yield "profiling of the vision tower is not modelled; images need more memory"
     if not options["enforce_eager"] and not counts_graphs(run):

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.formula import added, total
+from ...ledger.formula import total
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
-from ...models.arch.blocks import Attention, LatentAttention, Moe
+from ...models.arch.blocks import Moe
 from ...run.run import Run
-from ...run.weights.layer_widths import distinct_widths
+from ...run.weights.layer_widths import distinct_widths, widest_attention
 from ...run.weights.shards import ServerShard
 from ...training.step.workspaces import cublas_bytes
-from .activations import compiled_widths, element_bytes
-from .sampler import SourcedBytes
+from .activations import compiled_widths
+from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .speculative import tokens_ahead
 from .versions import v1, version
 
@@ -44,7 +44,7 @@ NO_SPLITS = ("gpt_oss", "gemma3")  # other attention kernels
 
 def largest_graph(run: Run) -> int:
     """Tokens of the largest graph; 0 if none is captured."""
-    options, seqs = run.options, int(run.options["max_num_seqs"])
+    options, seqs = run.options, step_sequences(run)
     if options["enforce_eager"] or options["cudagraph_mode"] == "none":
         return 0
     if options["cudagraph_capture_sizes"] is not None:
@@ -53,9 +53,9 @@ def largest_graph(run: Run) -> int:
         return min(256, -(-seqs // 8) * 8 if seqs > 4 else seqs)
     limit = options["max_cudagraph_capture_size"]
     if limit is None:
-        step_tokens = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
-        limit = min(2 * seqs * step_tokens, 1024 if _captures_1024(run) else 512)
-    return min(int(limit), int(options["max_num_batched_tokens"]), *_decode_limit(run))
+        verified = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
+        limit = min(2 * seqs * verified, 1024 if _captures_1024(run) else 512)
+    return min(int(limit), step_tokens(run), *_decode_limit(run))
 
 
 def _decode_limit(run: Run) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def _decode_limit(run: Run) -> tuple[int, ...]:
 
 
 def _decode_tokens(run: Run) -> int:
-    return int(run.options["max_num_seqs"]) * (1 + tokens_ahead(run))
+    return step_sequences(run) * (1 + tokens_ahead(run))
 
 
 def _captures_1024(run: Run) -> bool:
@@ -77,7 +77,7 @@ def _captures_1024(run: Run) -> bool:
 
 def _given_sizes(run: Run) -> tuple[int, ...]:
     """The sizes that are asked for, without those beyond a step."""
-    most = min(int(run.options["max_num_batched_tokens"]), *_decode_limit(run), 2**62)
+    most = min(step_tokens(run), *_decode_limit(run), 2**62)
     return tuple(sorted({size for size in run.options["cudagraph_capture_sizes"] if size <= most}))
 
 
@@ -108,29 +108,25 @@ def graph_count(run: Run) -> int:
 
 def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """Name, bytes and source of what capturing allocates on a rank."""
-    tokens, size = largest_graph(run), element_bytes(run)
+    tokens = largest_graph(run)
     if not tokens:
         return
     layers, graphs = len(shard.places), graph_count(run)
     experts = any(isinstance(layer.mlp, Moe) for layer in shard.layers(run.arch))
-    layer_bytes = EXPERTS_BYTES if experts else DENSE_BYTES
-    text = f"{graphs} graphs × {layers} layers × {layer_bytes:,} bytes"
-    name = f"{graphs} graphs of {layers} layers"
-    yield SourcedBytes(name, graphs * layers * layer_bytes, LAYER_SOURCE, text)
+    each = ("graphs", graphs), ("layers", layers)
+    of_layer = ("bytes", EXPERTS_BYTES if experts else DENSE_BYTES)
+    yield part(f"{graphs} graphs of {layers} layers", LAYER_SOURCE, *each, of_layer)
     instants = (compiled_widths(widths) for widths in distinct_widths(run.arch, shard))
     widest = max((terms for parts in instants for _, terms in parts), key=total, default=())
-    text = f"{tokens:,} tokens × {added(widest)} × {size} bytes"
-    yield SourcedBytes(
-        f"activations of {tokens} tokens", tokens * total(widest) * size, SIZES, text
-    )
+    step = ("tokens", tokens), list(widest), ("bytes", element_bytes(run))
+    yield part(f"activations of {tokens} tokens", SIZES, *step)
     workspace = cublas_bytes(run.compute_capability)
     yield SourcedBytes("cuBLAS workspace of capturing", workspace, SIZES)
-    rows = min(tokens, int(run.options["max_num_seqs"]))
     width = split_width(run, shard)
     if width:
-        text = f"{SPLITS} splits × {rows:,} sequences × {width:,} of all heads × 4 bytes"
-        name = "splits of attention"
-        yield SourcedBytes(name, SPLITS * rows * width * 4, SPLIT_SOURCE, text)
+        splits = ("splits", SPLITS), ("sequences", min(tokens, step_sequences(run)))
+        heads = ("of all heads", width)
+        yield part("splits of attention", SPLIT_SOURCE, *splits, heads, ("bytes", 4))
 
 
 def split_width(run: Run, shard: ServerShard) -> int:
@@ -141,12 +137,4 @@ def split_width(run: Run, shard: ServerShard) -> int:
     split = whole and v1(run) and version(run) >= WHOLE_FROM and run.compute_capability == "9.0"
     if not split or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS):
         return 0
-    widest = 0
-    for layer in shard.layers(run.arch):
-        for mixer in layer.mixers:
-            if isinstance(mixer, Attention):
-                heads = -(-mixer.heads // shard.attention_tp)
-                widest = max(widest, heads * (mixer.value_dim or mixer.head_dim))
-            elif isinstance(mixer, LatentAttention):
-                widest = max(widest, -(-mixer.heads // shard.attention_tp) * mixer.kv_rank)
-    return widest
+    return widest_attention(run.arch, shard)

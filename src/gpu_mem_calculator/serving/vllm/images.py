@@ -19,7 +19,7 @@ from ...ledger.source import code
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Weight
 from ...run.run import Run
-from .sampler import SourcedBytes
+from .parts import SourcedBytes, part, step_sequences, step_tokens
 from .versions import v1, version
 
 PROFILE_SOURCE = code(
@@ -66,7 +66,9 @@ def largest_image(arch: Arch) -> LargestImage | None:
         patches = (GEMMA3_SIDE // shape[2]) ** 2
         return LargestImage(256 + GEMMA3_AROUND, 256, patches, 3 * GEMMA3_SIDE**2)
     if "vision_tower.patch_conv.weight" in tower:
-        side = PIXTRAL_SIDES.get(shape[2], PIXTRAL_SIDES[14])
+        if shape[2] not in PIXTRAL_SIDES:
+            return None
+        side = PIXTRAL_SIDES[shape[2]]
         merged = 2 if any("patch_merger" in name for name in tower) else 1
         grid = side // (shape[2] * merged)
         return LargestImage(grid * (grid + 1), grid**2, (side // shape[2]) ** 2, 3 * side**2)
@@ -82,8 +84,8 @@ def num_images(run: Run) -> int:
     allowed = (options["limit_mm_per_prompt"] or {}).get("image")
     if allowed is not None:
         per_sequence = min(per_sequence, allowed)
-    most = int(options["max_num_seqs"]) * per_sequence
-    return max(1, min(_token_budget(run, image) // image.tokens, most))
+    most = step_sequences(run) * per_sequence
+    return max(1, min(step_tokens(run) // image.tokens, most))
 
 
 def image_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
@@ -96,17 +98,15 @@ def image_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
         return
     since, until = PADDED
     padded = since <= version(run) < until
-    rows = max(image.rows, _token_budget(run, image)) if padded else image.rows
+    rows = max(image.rows, image.tokens, step_tokens(run)) if padded else image.rows
     yield _pictures(image, count, size)
-    total = count * rows * run.arch.hidden * size
-    text = f"{count} images × {rows:,} rows × {run.arch.hidden:,} × {size} bytes"
-    yield SourcedBytes("outputs of the vision tower", total, PROFILE_SOURCE, text)
+    outputs = ("images", count), ("rows", rows), run.arch.hidden, ("bytes", size)
+    yield part("outputs of the vision tower", PROFILE_SOURCE, *outputs)
 
 
 def _pictures(image: LargestImage, count: int, size: int) -> SourcedBytes:
-    text = f"{count} images × {image.elements:,} elements × {size} bytes"
-    name = f"images: {count} of the largest"
-    return SourcedBytes(name, count * image.elements * size, PROFILE_SOURCE, text)
+    elements = ("images", count), ("elements", image.elements), ("bytes", size)
+    return part(f"images: {count} of the largest", PROFILE_SOURCE, *elements)
 
 
 def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
@@ -125,14 +125,8 @@ def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
     (_, ffn), (_, width) = inner.dims[0], inner.dims[-1]
     copies = 3 if "gate" in inner.name or "w1" in inner.name else 2
     patch_elements = 2 * width + copies * int(ceil_div(ffn, ranks))
-    total = count * image.patches * patch_elements * size
-    text = f"{count} images × {image.patches:,} patches × {patch_elements:,} × {size} bytes"
-    activations = SourcedBytes("tower: activations", total, PROFILE_SOURCE, text)
-    return (pictures, activations)
-
-
-def _token_budget(run: Run, image: LargestImage) -> int:
-    return max(int(run.options["max_num_batched_tokens"]), image.tokens)
+    patches = ("images", count), ("patches", image.patches), patch_elements, ("bytes", size)
+    return (pictures, part("tower: activations", PROFILE_SOURCE, *patches))
 
 
 def _first_weight(arch: Arch, *words: str) -> Weight:

@@ -19,12 +19,15 @@ from ...run.run import Run
 from ...run.served import NamedBytes
 from .activations import is_compiled
 from .cache_layers import base_block_size
-from .sampler import SourcedBytes
-from .versions import Version, v1, version
+from .parts import UNMEASURED, SourcedBytes, of_chip, part, step_sequences
+from .versions import v1, version
 
 ALL, AFTER_START, AFTER_NCCL = "all", "since start", "since nccl"
 # torch's kernels and handles in a server of one process: GiB by compute capability, to 12.0.
-KERNELS_GIB = {"7.0": 0.09, "7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13}
+KERNELS_GIB = {
+    **{"7.0": 0.09, "7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13},
+    **dict.fromkeys(("10.0", "12.0", *UNMEASURED), 0.13),
+}
 KERNELS_SOURCE = measured(
     "logs of vLLM 0.6.5 to 0.17.0 on one card, GiB: H100 0.13 to 0.14 (9), "
     "A100 0.09 and 0.12, V100 0.09 (2), A10 and L4 0.05, T4 0.01"
@@ -93,14 +96,12 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
         size = nccl.group_bytes(group, run.compute_capability, sums=False)
         yield SourcedBytes("communicator for logits", size, GATHER_SOURCE)
     if fuses_allreduce(run):
-        text = f"3 workspaces × {MULTICAST_PAGE:,} bytes"
-        name = "workspaces of fused sums"
-        yield SourcedBytes(name, 3 * MULTICAST_PAGE, FUSED_SOURCE, text)
+        pages = ("workspaces", 3), ("bytes", MULTICAST_PAGE)
+        yield part("workspaces of fused sums", FUSED_SOURCE, *pages)
     if scope == ALL or (v1(run) and version(run) >= TABLES_FROM):
-        blocks = -(-int(run.options["max_seq_len"]) // base_block_size(run))
-        seqs = int(run.options["max_num_seqs"])
-        text = f"{seqs:,} sequences × {blocks:,} blocks × 4 bytes"
-        yield SourcedBytes("tables of blocks", seqs * blocks * 4, TABLES_SOURCE, text)
+        blocks = ("blocks", -(-int(run.options["max_seq_len"]) // base_block_size(run)))
+        rows = ("sequences", step_sequences(run))
+        yield part("tables of blocks", TABLES_SOURCE, rows, blocks, ("bytes", 4))
 
 
 def uncounted_parts(run: Run) -> tuple[NamedBytes, ...]:
@@ -114,8 +115,8 @@ def uncounted_parts(run: Run) -> tuple[NamedBytes, ...]:
 
 
 def _kernel_parts(run: Run) -> Iterator[SourcedBytes]:
-    size = KERNELS_GIB.get(run.compute_capability, KERNELS_GIB["9.0"])
-    yield SourcedBytes("torch's kernels and handles", int(size * GIB), KERNELS_SOURCE)
+    size = int(of_chip(KERNELS_GIB, run) * GIB)
+    yield SourcedBytes("torch's kernels and handles", size, KERNELS_SOURCE)
     if v1(run) and version(run) >= NEWER_KERNELS_FROM:
         newer = int(NEWER_KERNELS_GIB * GIB)
         yield SourcedBytes("kernels of newer versions", newer, NEWER_KERNELS_SOURCE)
@@ -140,9 +141,8 @@ def _nccl_parts(run: Run) -> Iterator[SourcedBytes]:
 
 def fuses_allreduce(run: Run) -> bool:
     """Whether FlashInfer fuses all-reduce with the norm, which needs workspaces."""
-    vllm_version: Version = version(run)
     capable = run.compute_capability == "9.0" or run.compute_capability.startswith("10.")
-    tensor_parallel_only = run.mesh.pp == 1 and run.mesh.dp == 1
-    meshed = tensor_parallel_only or vllm_version >= FUSED_WITH_PIPELINE
+    alone = int(run.mesh.pp) == int(run.mesh.dp) == 1  # tensor parallelism
+    since = FUSED_FROM if alone else FUSED_WITH_PIPELINE
     ranked = int(run.mesh.tp) in FUSED_RANKS
-    return is_compiled(run) and vllm_version >= FUSED_FROM and capable and ranked and bool(meshed)
+    return is_compiled(run) and version(run) >= since and capable and ranked

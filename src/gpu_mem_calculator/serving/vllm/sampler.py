@@ -17,21 +17,12 @@ servers. Bytes per logit, all alive at once:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from ...ledger.source import Source, code, measured
+from ...ledger.formula import Term
+from ...ledger.source import code, measured
 from ...run.run import Run
+from .parts import UNMEASURED, SourcedBytes, of_chip, part, step_sequences, step_tokens
 from .versions import FIRST_V1, uses_second_runner, v1, version
-
-
-class SourcedBytes(NamedTuple):
-    """A part of a rank's memory."""
-
-    name: str
-    bytes: int
-    source: Source
-    formula: str = ""
-
 
 SORT_SOURCE = measured(
     "NVIDIA H200, torch 2.11: torch.sort of fp32 rows, n = 15 shapes, within 1 % "
@@ -53,13 +44,15 @@ SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer rows are sorted
 ONE_PASS = 128  # rows; 2 to 127 rows take 12 bytes a logit more
-PROCESSORS = {"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148, "12.0": 170}
+PROCESSORS = {
+    **{"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148, "12.0": 170},
+    **dict.fromkeys(("7.0", *UNMEASURED), 132),
+}
 
 
 def sampled_rows(run: Run) -> int:
     """Sequences that the profile run samples."""
-    options = run.options
-    return min(int(options["max_num_seqs"]), int(options["max_num_batched_tokens"]))
+    return min(step_sequences(run), step_tokens(run))
 
 
 def sampling_kernel(run: Run) -> str:
@@ -76,44 +69,38 @@ def sampling_kernel(run: Run) -> str:
 
 def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
     """Logits and their copies at the sampling peak; `size`: bytes of a logit in the model."""
-    count = sampled_rows(run) * run.arch.vocab
-    logits = f"{sampled_rows(run):,} sequences × {run.arch.vocab:,} logits"
+    rows, vocab = sampled_rows(run), run.arch.vocab
+    logits = ("sequences", rows), ("logits", vocab)
     if uses_second_runner(run):
-        yield from _second_runner_parts(run, size, count, logits)
+        yield from _second_runner_parts(run, size, logits)
         return
-    yield SourcedBytes("logits", count * size, LOGITS, f"{logits} × {size} bytes")
+    yield part("logits", LOGITS, *logits, ("bytes", size))
     if v1(run) and version(run) < FIRST_V1:  # the profile run ends here
         return
-    yield SourcedBytes("logits in fp32", count * 4, LOGITS, f"{logits} × 4 bytes")
+    yield part("logits in fp32", LOGITS, *logits, ("bytes", 4))
     kernel = sampling_kernel(run)
     if kernel == SORT:
-        second_pass = 12 if 1 < sampled_rows(run) < ONE_PASS else 0
-        copies, text = 20 + second_pass, f"{logits} × {20 + second_pass} bytes"
-        name = "logits sorted, with their places"
-        yield SourcedBytes(name, count * 12, SORT_SOURCE, f"{logits} × 12 bytes")
-        yield SourcedBytes("torch.sort's own copies", count * copies, SORT_SOURCE, text)
+        copies = 20 + (12 if 1 < rows < ONE_PASS else 0)
+        yield part("logits sorted, with their places", SORT_SOURCE, *logits, ("bytes", 12))
+        yield part("torch.sort's own copies", SORT_SOURCE, *logits, ("bytes", copies))
     elif kernel == ROW_SEARCH:
-        text = f"{logits} × 8 bytes"
-        yield SourcedBytes("probabilities and noise", count * 8, IN_PLACE_SOURCE, text)
-        processors = PROCESSORS.get(run.compute_capability, PROCESSORS["9.0"])
-        rows = min(processors, sampled_rows(run))
-        text = f"{rows:,} rows × {run.arch.vocab:,} logits × 4 bytes"
-        searched = rows * run.arch.vocab * 4
-        yield SourcedBytes("rows that are searched", searched, IN_PLACE_SOURCE, text)
+        yield part("probabilities and noise", IN_PLACE_SOURCE, *logits, ("bytes", 8))
+        searched = ("rows", min(of_chip(PROCESSORS, run), rows))
+        name = "rows that are searched"
+        yield part(name, IN_PLACE_SOURCE, searched, ("logits", vocab), ("bytes", 4))
     else:
-        text = f"{logits} × 8 bytes"
-        yield SourcedBytes("masked logits and probabilities", count * 8, MASK_SOURCE, text)
+        yield part("masked logits and probabilities", MASK_SOURCE, *logits, ("bytes", 8))
 
 
-def _second_runner_parts(run: Run, size: int, count: int, logits: str) -> Iterator[SourcedBytes]:
-    tp, copied = int(run.mesh.tp), version(run) < (0, 26, 0)
+def _second_runner_parts(run: Run, size: int, logits: tuple[Term, Term]) -> Iterator[SourcedBytes]:
+    (_, rows), (_, vocab) = logits
+    tp, copied, count = int(run.mesh.tp), version(run) < (0, 26, 0), rows * vocab
     gathered = (count // tp + 2 * count) * size if tp > 1 else 0
     if gathered > count * (size + 4 * copied):
         name = "logits of each rank, gathered and put in order"
         text = f"({count // tp:,} logits + 2 × {count:,}) × {size} bytes"
         yield SourcedBytes(name, gathered, GATHER_SOURCE, text)
         return
-    yield SourcedBytes("logits", count * size, LOGITS, f"{logits} × {size} bytes")
+    yield part("logits", LOGITS, *logits, ("bytes", size))
     if copied:
-        text = f"{logits} × 4 bytes"
-        yield SourcedBytes("logits in fp32", count * 4, SECOND_RUNNER_SOURCE, text)
+        yield part("logits in fp32", SECOND_RUNNER_SOURCE, *logits, ("bytes", 4))

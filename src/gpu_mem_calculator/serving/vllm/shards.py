@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...models.arch.blocks import Moe
 from ...run.run import Run
-from ...run.weights.shards import ServerShard
+from ...run.weights.shards import ServerShard, stage_shard
 from .versions import version
 
 VOCAB_MULTIPLE = 64
@@ -37,14 +37,11 @@ def rank_shard(run: Run, stage: int) -> ServerShard:
     Data-parallel replicas share experts: with expert parallelism each rank has whole experts,
     otherwise a slice of every expert.
     """
-    counts, tp = stage_layers(run), int(run.mesh.tp)
-    start = sum(counts[:stage])
+    tp, expert_parallel = int(run.mesh.tp), run.mesh.ep > 1
     ranks = tp * int(run.mesh.dp)
-    expert_parallel = run.mesh.ep > 1
-    return ServerShard(
-        places=range(start, start + counts[stage]),
-        embedding=stage == 0,
-        head=stage == len(counts) - 1,
+    return stage_shard(
+        stage_layers(run),
+        stage,
         tp=tp,
         attention_tp=tp,
         ep=ranks if expert_parallel else 1,

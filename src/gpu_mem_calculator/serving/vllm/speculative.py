@@ -19,7 +19,7 @@ from ...models.arch.arch import Arch, Layer
 from ...run.run import Run
 from ...run.weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...run.weights.shards import ServerShard, ShardedParameter, held
-from .sampler import SourcedBytes
+from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .versions import v1, version
 
 BUFFERS_SOURCE = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
@@ -143,20 +143,11 @@ def draft_buffers(run: Run, hidden: int) -> tuple[SourcedBytes, ...]:
 
     Hidden states and embeddings (16 bits), positions (8 bytes), token ids and a range (4 each).
     """
-    tokens, size = int(run.options["max_num_batched_tokens"]), 4 if run.precision == "fp32" else 2
+    tokens, size = ("tokens", step_tokens(run)), ("bytes", element_bytes(run))
+    states, ids = "draft: hidden states and embeddings", "draft: token ids and positions"
     return (
-        SourcedBytes(
-            "draft: hidden states and embeddings of a step",
-            2 * tokens * hidden * size,
-            BUFFERS_SOURCE,
-            f"2 × {tokens:,} tokens × {hidden:,} × {size} bytes",
-        ),
-        SourcedBytes(
-            "draft: token ids and positions of a step",
-            tokens * 16,
-            BUFFERS_SOURCE,
-            f"{tokens:,} tokens × 16 bytes",
-        ),
+        part(f"{states} of a step", BUFFERS_SOURCE, 2, tokens, hidden, size),
+        part(f"{ids} of a step", BUFFERS_SOURCE, tokens, ("bytes", 16)),
     )
 
 
@@ -166,21 +157,18 @@ def logit_rows(run: Run) -> int:
     vllm 0.11.0 gpu_model_runner.py _dummy_sampler_run. While it serves, a step has up to
     max_num_seqs x (k + 1) rows, which the profile run does not make.
     """
-    return int(run.options["max_num_seqs"]) if tokens_ahead(run) and v1(run) else 0
+    return step_sequences(run) if tokens_ahead(run) and v1(run) else 0
 
 
-def notes(run: Run) -> tuple[str, ...]:
+def notes(run: Run) -> Iterator[str]:
     """Sentences for the user about speculative decoding."""
     drafts = tokens_ahead(run)
     if not drafts:
-        return ()
-    rows = int(run.options["max_num_seqs"]) * (drafts + 1)
-    sentences = [
+        return
+    rows = step_sequences(run) * (drafts + 1)
+    yield (
         f"a full decode step verifies {rows:,} rows of logits, {drafts + 1} per sequence; "
         "vLLM's profiling pass does not include them"
-    ]
+    )
     if method(run) == "eagle3":
-        sentences.append(
-            f"the EAGLE-3 head is assumed to have its own vocabulary of {EAGLE3_VOCAB:,} tokens"
-        )
-    return tuple(sentences)
+        yield f"the EAGLE-3 head is assumed to have its own vocabulary of {EAGLE3_VOCAB:,} tokens"

@@ -1,6 +1,7 @@
-"""Weights of one rank of vLLM, as its log counts them ("Model loading took").
+"""Weights of one rank of vLLM, as its log counts them ("Model loading took"), in the formats that
+vLLM loads them in, which may differ from the file's.
 
-Sources: vLLM at the versions named at each function.
+Sources: vLLM at the versions named at each function; formats: model_executor/layers/quantization.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ...run.weights.rank_weights import (
     run_format,
     weight_items,
 )
+from ...run.weights.recipes import NF4_PLAIN
 from ...run.weights.shards import ServerShard, held
 from ...run.weights.weight_formulas import weight_formulas
-from .formats import loaded_format
 from .versions import Version, version
 
 # Families whose code allocates the output head on every pipeline stage, not only the last (0.11.0
@@ -67,15 +68,9 @@ def _positions(run: Run) -> int:
 
 def _with_heads(run: Run, shard: ServerShard) -> ServerShard:
     """The rank's part of the model, with the head where every stage has one."""
-    if run.arch.head is not None and _has_head_on_every_stage(run.arch, version(run)):
-        return replace(shard, head=True)
-    return shard
-
-
-def _has_head_on_every_stage(arch: Arch, vllm_version: Version) -> bool:
-    return arch.family in HEAD_ON_EVERY_STAGE or (
-        arch.family in HEAD_ON_EVERY_STAGE_UNTIL_0_8 and vllm_version < (0, 8, 0)
-    )
+    early = HEAD_ON_EVERY_STAGE_UNTIL_0_8 if version(run) < (0, 8, 0) else ()
+    on_every_stage = run.arch.family in (*HEAD_ON_EVERY_STAGE, *early)
+    return replace(shard, head=True) if run.arch.head is not None and on_every_stage else shard
 
 
 def latent_projections(
@@ -103,3 +98,56 @@ def latent_projections(
             yield ABSORBED, query * heads * mixer.kv_rank * width // 8
             yield ABSORBED, heads * mixer.kv_rank * arch.hidden * width // 8
             yield ABSORBED, query * heads * mixer.rope_dim * bits // 8
+
+
+TRITON_FROM, SCALES_FREED_FROM = (0, 11, 0), (0, 25, 0)
+
+
+def loaded_format(scheme: WeightFormat, release: Version, capability: str) -> WeightFormat:
+    """The format on the GPU; `capability` is the card's compute capability."""
+    major = int(capability.partition(".")[0])
+    if scheme.pack is None:
+        return scheme
+    if scheme.name == "mxfp4" and scheme.experts:
+        return _mxfp4(scheme, release, major)
+    if scheme.name.startswith("gptq"):
+        return _gptq(scheme)
+    if scheme.name == "nf4" and scheme.pack.nested:
+        # 0.11.0 bitsandbytes_loader.py _dequantize_dq: the scales are unpacked to fp32
+        return replace(scheme, pack=NF4_PLAIN)
+    if scheme.name == "nvfp4" and major >= 10:
+        # 0.11.0 utils/quant_utils.py swizzle_blockscale: whole tiles of 128 x 4 scales
+        return scheme.changed(scale_rows=128, scale_columns=4)
+    return scheme
+
+
+def _gptq(scheme: WeightFormat) -> WeightFormat:
+    """Marlin, 0.11.0 kernels/mixed_precision/marlin.py: symmetric zero points are dropped.
+
+    The order of the inputs is dropped too, unless activations are sorted by it; then two copies
+    of it are kept.
+    """
+    pack = scheme.pack
+    if pack is None or not pack.symmetric:
+        return scheme
+    return scheme.changed(zero_bits=0, index=64 if pack.ordered else 0)
+
+
+def _mxfp4(scheme: WeightFormat, release: Version, major: int) -> WeightFormat:
+    """gpt-oss, by kernel (0.11.0 quantization/mxfp4.py get_mxfp4_backend, create_weights).
+
+    - FlashInfer on Blackwell: both sizes are rounded up to 256, biases in fp32.
+    - Triton on Hopper, if triton_kernels is installed (in the wheel since 0.12.0): the scales are
+      swizzled into a second copy with rows rounded up to 256 (triton_kernels 3.5.0
+      hopper_scale.py), and the first is freed since 0.25.0; biases in fp32.
+    - otherwise Marlin: hidden size rounded up to 256, inner size to 128.
+    """
+    if major >= 10:
+        padded = replace(scheme, bias_bits=32)
+        return padded.changed(hidden_multiple=256, inner_multiple=256)
+    if major < 9 or release < TRITON_FROM:
+        return scheme.changed(hidden_multiple=256, inner_multiple=128)
+    padded = replace(scheme, bias_bits=32)
+    if release >= SCALES_FREED_FROM:
+        return padded.changed(inner_multiple=64, scale_rows=256, scale_columns=2)
+    return padded.changed(inner_multiple=64, swizzled_rows=256)

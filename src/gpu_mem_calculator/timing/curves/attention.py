@@ -12,7 +12,6 @@ def attention_seconds(
     *,
     batch: Size,
     heads: Size,
-    kv_heads: Size,
     head_dim: int,
     queries: Size,
     keys: Size,
@@ -23,12 +22,11 @@ def attention_seconds(
     """Seconds of attention of one layer, forward, or backward alone.
 
     Where attention is causal, `queries` are the last of `keys`; of more queries than keys each
-    attends to a window of the last `keys`. The curve is measured with as many queries as keys. A
-    kernel with fewer has fewer blocks of queries to run in parallel, like one with fewer attention
-    heads.
+    attends to a window of the last `keys`. The curve is that of the arithmetic: keys and values are
+    read from the L2 cache. It is measured with as many queries as keys. A kernel with fewer has
+    fewer blocks of queries to run in parallel, like one with fewer attention heads.
     `kernel`: "sdpa" is what torch chooses, "flash" the package flash-attn 2, "server" the curve.
     """
-    del kv_heads  # the curve is that of the arithmetic; keys and values are read from the L2 cache
     pairs = queries * keys * 1.0
     if causal:  # without the triangle of keys that come after a query, or before the first one
         corner = smaller(queries, keys)

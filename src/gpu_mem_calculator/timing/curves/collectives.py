@@ -23,24 +23,20 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
 
 MICRO = 1e-6
+
+
+def _protocols(*rows: tuple[float, float, float, float]) -> tuple[Protocol, ...]:
+    """Protocols with their seconds in microseconds."""
+    return tuple(
+        Protocol(start=start * MICRO, near=near * MICRO, far=far * MICRO, share=share)
+        for start, near, far, share in rows
+    )
+
+
 # NCCL 2.30, src/graph/tuning.cc: baseLatencies, hwLatencies and the factors of busBw in
 # ncclTopoTuneModel, for Simple, LL128 and LL. NCCL takes the fastest by the same sum.
-RING = tuple(
-    Protocol(start=start * MICRO, near=near * MICRO, far=far * MICRO, share=share)
-    for start, near, far, share in (
-        (8.4, 3.4, 14.0, 1.0),
-        (14.0, 1.9, 4.0, 0.92),
-        (6.6, 1.0, 2.7, 0.5),
-    )
-)
-TREE = tuple(
-    Protocol(start=start * MICRO, near=near * MICRO, far=far * MICRO, share=share)
-    for start, near, far, share in (
-        (8.4, 4.0, 14.0, 0.92),
-        (14.0, 1.25, 8.5, 0.8625),
-        (6.8, 0.6, 5.0, 0.2421),
-    )
-)
+RING = _protocols((8.4, 3.4, 14.0, 1.0), (14.0, 1.9, 4.0, 0.92), (6.6, 1.0, 2.7, 0.5))
+TREE = _protocols((8.4, 4.0, 14.0, 0.92), (14.0, 1.25, 8.5, 0.8625), (6.8, 0.6, 5.0, 0.2421))
 INFINIBAND = 2.7 * MICRO  # the table's hop on the network; slower links add their own
 
 

@@ -1,9 +1,11 @@
-"""Seconds of the host for what it does in a step, measured.
+"""Seconds of the host for what it does in a step, of optimizers that run there, and of copies
+between host and GPU, measured.
 
 H200, 16 cores of a virtual Intel Xeon, torch 2.11, transformers 5.17, 2026-11-18: models so small
 that the GPU waits for the host, of 4 and of 12 layers; the difference is that of eight layers
 (`catalog/curves/host/`). Ten families in three precisions: one process differs from the next by
-25 %.
+25 %. Copies and optimizers: on PCIe 5 x16, DeepSpeed 0.19.8 (`catalog/curves/transfers/`); pinned
+copies reach their rate from 64 MiB on.
 """
 
 from __future__ import annotations
@@ -49,3 +51,12 @@ ZERO3_PARAMETER = 3.6e-4
 ZERO3_RANK = 6.0e-6
 # One layer of bitsandbytes in forward and in backward, besides its matmul.
 QUANTIZED = {"nf4": (1.3e-4, 3.8e-4), "int8": (2.8e-4, 2.0e-4)}
+# Bytes a second, pinned and pageable.
+TO_GPU = {True: 5.4e10, False: 7.0e9}
+TO_HOST = {True: 5.4e10, False: 1.3e10}
+# Seconds of a parameter: DeepSpeed's CPU Adam with eight threads, and the cast of its gradient to
+# 32 bits. With one thread Adam takes 1.5e-9.
+CPU_ADAM, CPU_CAST = 3.6e-10, 1.8e-10
+# torch's loop over tensors with sixteen threads: estimated from eight measured steps of FSDP with
+# offload; with four threads 3.0e-9 was measured.
+CPU_TORCH = 1.3e-9

@@ -54,6 +54,5 @@ def grouped_matmul_seconds(
     but at least the time to read every weight. m may be a fraction (tokens per expert).
     """
     rows = round_up(m, TILE) * groups
-    width = BYTES.get(dtype, 2)
-    reading = groups * n * k * width / machine.memory_bytes_per_second
+    reading = groups * n * k * BYTES[dtype] / machine.memory_bytes_per_second
     return larger(machine.matmul[dtype].at(rows, n, k), reading)

@@ -8,12 +8,13 @@ from math import sqrt
 
 from msgspec import Struct
 
+from ...ledger.words import words
 from ..curves.collectives import collective_seconds
 from ..curves.grid import Axis, Grid
 from ..curves.machine import Machine
 from ..training.estimates import SUSTAINED_ELSEWHERE
-from .card import QUANTIZED, SHORT_SUM, CardRates
 from .parts import LAST, WeightUse
+from .roofline import QUANTIZED, SHORT_SUM, CardRates
 from .work import StageWork, cache_bytes
 
 
@@ -33,12 +34,12 @@ class CurveOf(Struct, frozen=True):
     size: float
 
 
+PLAIN = CurveOf("bf16", "bf16", 2.0)
 CURVES: Mapping[str, CurveOf] = {
-    "fp8": CurveOf("fp8", "fp8", 1.0),
-    "int8": CurveOf("fp8", "fp8", 1.0),
+    **dict.fromkeys(("bf16", "fp16", "fp32", QUANTIZED, SHORT_SUM), PLAIN),
+    **dict.fromkeys(("fp8", "int8"), CurveOf("fp8", "fp8", 1.0)),
     "fp4": CurveOf("nvfp4", "fp4", 9 / 16),
 }
-PLAIN = CurveOf("bf16", "bf16", 2.0)
 # llama.cpp unpacks weights to 16 bits for the products of prompts, or has kernels of its own that
 # are about as fast: ggml/src/ggml-cuda/ggml-cuda.cu ggml_cuda_op_mul_mat_cublas, mmq.cu.
 UNPACKED = {QUANTIZED: SHORT_SUM}
@@ -94,14 +95,16 @@ class DecodeAttention(Struct, frozen=True):
 
 # By the curve's card: the median of rows under 256 KiB and over 512 MiB of 16-bit cache.
 # aiconfigurator-core 0.12.0, attention/vllm/*/generation_attention_perf.parquet.
+OTHER_ATTENTION = DecodeAttention(11e-6, 0.88)
 DECODE_ATTENTION: Mapping[str, DecodeAttention] = {
     "8.0": DecodeAttention(13.4e-6, 0.74),
     "8.9": DecodeAttention(9.2e-6, 0.87),
     "9.0": DecodeAttention(11.6e-6, 0.91),
     "10.0": DecodeAttention(9.1e-6, 0.88),
     "12.0": DecodeAttention(9.1e-6, 0.95),
+    # Not measured: between those that are.
+    **dict.fromkeys(words("6.0 6.1 7.0 7.2 7.5 8.6 8.7 10.3 11.0 12.1"), OTHER_ATTENTION),
 }
-OTHER_ATTENTION = DecodeAttention(11e-6, 0.88)
 # All-reduce in one kernel over NVLink, which servers use for small tensors: seconds of 8 KiB and of
 # 512 KiB, by ranks. aiconfigurator-core 0.12.0, h100_sxm/comm/vllm/0.24.0/custom_allreduce_perf.
 ONE_KERNEL: Mapping[int, tuple[float, float]] = {
@@ -138,7 +141,7 @@ def _bound(part: WeightUse, tokens: float, gpu: ServingGpu) -> float:
 
 def _expert_seconds(part: WeightUse, tokens: float, layers: int, gpu: ServingGpu) -> float:
     """Grouped products of the experts that tokens are routed to."""
-    name = CURVES.get(part.unit, PLAIN).name
+    name = CURVES[part.unit].name
     rows = tokens * part.spread * part.chosen
     share = float(EXPERT_GRIDS[name].at(rows))
     return max(layers * EXPERT_SECONDS, _bound(part, tokens, gpu) / share)
@@ -147,7 +150,7 @@ def _expert_seconds(part: WeightUse, tokens: float, layers: int, gpu: ServingGpu
 def _dense_seconds(part: WeightUse, tokens: float, matrices: float, gpu: ServingGpu) -> float:
     """The roofline of some weights over the share of it that a product of their size reaches."""
     rows = max(1.0, tokens * part.spread)
-    curve = CURVES.get(part.unit, PLAIN)
+    curve = CURVES[part.unit]
     curve = curve if curve.name in gpu.machine.matmul else PLAIN
     side = min(LARGEST_SIDE, sqrt(max(1024.0, part.read(tokens) / matrices / curve.size)))
     measured = gpu.machine.matmul[curve.name].at(rows, side, side)

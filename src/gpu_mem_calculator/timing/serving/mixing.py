@@ -6,6 +6,7 @@ Legend: a heads, d head size, r latent rank, d_n, d_r plain and rotary part of a
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
 from ...models.arch.arch import Arch
@@ -14,7 +15,7 @@ from ...run.weights.shards import ServerShard
 
 # Products with the whole state for each token: one updates it, one reads it; the delta rule first
 # reads the value that the state has for the key.
-STATE_PRODUCTS = {"gated_delta": 3, "delta": 3}
+STATE_PRODUCTS = {"short_conv": 2, "lightning": 2, "gated_delta": 3, "delta": 3}
 
 
 class MixerWork(Struct, frozen=True, kw_only=True):
@@ -80,25 +81,12 @@ def mixings(arch: Arch, shard: ServerShard) -> tuple[MixerWork, ...]:
             if layer.kind == "encoder":
                 one = MixerWork(count=1, used="encoder", prompt=one.prompt, each=one.each)
             counts[one] = counts.get(one, 0) + 1
-    return tuple(
-        MixerWork(
-            count=number,
-            used=one.used,
-            prompt=one.prompt,
-            step=one.step,
-            each=one.each,
-            window=one.window,
-            chunked=one.chunked,
-            chosen=one.chosen,
-            index=one.index,
-        )
-        for one, number in counts.items()
-    )
+    return tuple(replace(one, count=number) for one, number in counts.items())
 
 
 def _one_mixer(mixer: Mixer, window: int | None, ranks: int, family: str) -> MixerWork:
     if isinstance(mixer, Attention):
-        elements = _rank_heads(mixer.heads, ranks) * (
+        elements = int(ceil_div(mixer.heads, ranks)) * (
             mixer.head_dim + (mixer.value_dim or mixer.head_dim)
         )
         return MixerWork(
@@ -114,8 +102,7 @@ def _one_mixer(mixer: Mixer, window: int | None, ranks: int, family: str) -> Mix
     if isinstance(mixer, StateSpace):
         return MixerWork(count=1, each=2 * mixer.inner * mixer.state // ranks)
     assert isinstance(mixer, Recurrence)
-    passes = STATE_PRODUCTS.get(mixer.kind, 2)
-    return MixerWork(count=1, each=passes * mixer.state_elements // ranks)
+    return MixerWork(count=1, each=STATE_PRODUCTS[mixer.kind] * mixer.state_elements // ranks)
 
 
 def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
@@ -123,8 +110,7 @@ def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
     token attended to. A step works on the latents, a (2 r + d_r): the up-projection is absorbed
     into query and output, which costs as much as projecting one token (DeepSeek-V2, section 2.1).
     """
-    heads = _rank_heads(mixer.heads, ranks)
-    index = mixer.index
+    heads, index = int(ceil_div(mixer.heads, ranks)), mixer.index
     return MixerWork(
         count=1,
         prompt=heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
@@ -132,7 +118,3 @@ def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
         chosen=mixer.chosen,
         index=0 if index is None else index.heads * index.key_dim,
     )
-
-
-def _rank_heads(heads: int, ranks: int) -> int:
-    return int(ceil_div(heads, ranks))

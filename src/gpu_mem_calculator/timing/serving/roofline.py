@@ -1,19 +1,54 @@
 """An upper bound of a server's speed by roofline (Williams, Waterman and Patterson, 2009), and what
-limits it.
+limits it, from the card's rates by its data sheet.
 
 Computing, reading memory and sending may all overlap; the latency of messages is added.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .card import CardRates
 from .work import PassWork, StageWork, prompt_work, step_work
 
 COMPUTE, MEMORY, LINK = "compute", "memory bandwidth", "communication"
 SEGMENTS = 16  # pieces of an answer, for each of which the work of a step is interpolated
+
+
+# Units that no data sheet names: llama.cpp's products of quantized weights run on the faster of the
+# 8-bit integer and the 16-bit unit; its 16-bit products may be summed in 16 bits.
+QUANTIZED, SHORT_SUM = "int8 or fp16", "fp16, summed in 16 bits"
+
+
+class CardRates(Struct, frozen=True, kw_only=True):
+    """What a card can do in a second, and how long a message takes.
+
+    - `flops`: operations a second, by dtype
+    - `link_seconds`: latency of one message between cards
+    - `adds_up`: the switch between the cards can sum what they send (NVLink SHARP)
+    """
+
+    flops: Mapping[str, float]
+    memory_bytes_per_second: float
+    link_bytes_per_second: float
+    link_seconds: float
+    adds_up: bool = False
+
+    def rate(self, unit: str) -> float:
+        """Operations a second of a unit; where the card has none, products run in 16 bits."""
+        if unit == QUANTIZED:
+            return max(self.flops.get("int8", 0.0), self.rate(SHORT_SUM))
+        if unit == SHORT_SUM:
+            # GeForce cards are half as fast where the sums are in 32 bits, and their 16-bit sums
+            # run at half the rate of 8-bit integers, as all 16-bit products do elsewhere
+            most = self.flops.get("int8", 0.0) / 2 if "fp16" in self.flops else 0.0
+            return max(self.rate("fp16"), most)
+        for name in (unit, "bf16", "fp16", "fp32"):
+            if name in self.flops:
+                return self.flops[name]
+        return 0.0
 
 
 class ServingReplica(Struct, frozen=True, kw_only=True):
@@ -52,6 +87,10 @@ def pass_time(work: PassWork, card: CardRates) -> PassTime:
     return PassTime(longest + waited, COMPUTE if compute >= memory else MEMORY)
 
 
+def _slowest(passes: Sequence[PassTime]) -> PassTime:
+    return max(passes, key=lambda one: one.seconds)
+
+
 def prompt_works(serving: ServingReplica, prompt: int, sequences: float = 1) -> list[PassWork]:
     """The prefill of `sequences` prompts in one pass, on each stage."""
     card = serving.card
@@ -67,7 +106,7 @@ def step_works(serving: ServingReplica, context: int, sequences: float) -> list[
 def first_token_time(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
     """The time of one prompt: the sum over the stages; chunks of `chunk` tokens are pipelined."""
     passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt)]
-    slowest = max(passes, key=lambda one: one.seconds)
+    slowest = _slowest(passes)
     chunks = -(-prompt // chunk)
     total = sum(one.seconds for one in passes)
     return PassTime((total + (chunks - 1) * slowest.seconds) / chunks, slowest.bound)
@@ -75,10 +114,7 @@ def first_token_time(serving: ServingReplica, prompt: int, chunk: int) -> PassTi
 
 def prompt_rate(serving: ServingReplica, prompt: int) -> tuple[float, str]:
     """Prompt tokens a second with every stage busy, and what limits the slowest stage."""
-    slowest = max(
-        (pass_time(work, serving.card) for work in prompt_works(serving, prompt)),
-        key=lambda one: one.seconds,
-    )
+    slowest = prompts(serving, prompt, 1)
     return prompt / slowest.seconds, slowest.bound
 
 
@@ -91,15 +127,15 @@ def step_rates(serving: ServingReplica, context: int, sequences: int) -> tuple[f
     batches = min(len(serving.stages), sequences) if serving.overlapped else 1
     batch = sequences / batches
     passes = [pass_time(work, serving.card) for work in step_works(serving, context, batch)]
-    slowest = max(passes, key=lambda one: one.seconds)
+    slowest = _slowest(passes)
     round_trip = max(sum(one.seconds for one in passes), batches * slowest.seconds)
     return sequences / round_trip, 1 / round_trip, slowest.bound
 
 
 def prompts(serving: ServingReplica, prompt: int, sequences: float) -> PassTime:
     """The time of `sequences` prompts in one pass with every stage busy: the slowest stage's."""
-    passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt, sequences)]
-    return max(passes, key=lambda one: one.seconds)
+    works = prompt_works(serving, prompt, sequences)
+    return _slowest([pass_time(work, serving.card) for work in works])
 
 
 def requests(
@@ -120,11 +156,10 @@ def requests(
             passes.append(pass_time(steps, serving.card))
         elif sequences == 1:
             both = pass_time(first, serving.card), pass_time(steps, serving.card)
-            longer = max(both, key=lambda one: one.seconds)
-            passes.append(PassTime(both[0].seconds + both[1].seconds, longer.bound))
+            passes.append(PassTime(both[0].seconds + both[1].seconds, _slowest(both).bound))
         else:
             passes.append(pass_time(first.plus(steps), serving.card))
-    slowest = max(passes, key=lambda one: one.seconds)
+    slowest = _slowest(passes)
     total = sum(one.seconds for one in passes)
     return PassTime(max(total, batches * slowest.seconds), slowest.bound)
 

@@ -1,9 +1,7 @@
-"""Seconds of a server's prefill and decode step, with their interval.
+"""Seconds of a server's prefill and decode step, by part and with their interval.
 
 Kernels follow measured curves (`kernels`); what the engine adds is from published benchmarks
 (`measured`).
-
-Seconds of a prefill pass and of a decode step on one pipeline stage, by part.
 """
 
 from __future__ import annotations
@@ -26,13 +24,8 @@ from .parts import ALWAYS, ENCODING, LAST
 from .roofline import ServingReplica
 from .work import StageWork
 
-MATRICES, ATTENTION, OTHER, COMMUNICATION, HOST = (
-    "matrix products",
-    "attention",
-    "other kernels",
-    "communication",
-    "host",
-)
+MATRICES, ATTENTION, OTHER = "matrix products", "attention", "other kernels"
+COMMUNICATION, HOST = "communication", "host"
 Parts = dict[str, float]
 
 
@@ -44,26 +37,25 @@ def prompt_parts(
     passes = max(1.0, tokens / chunk)
     each = tokens / passes
     decoded = sequences if stage.encodes else each
+    used = matrix_seconds(stage, ALWAYS, decoded, gpu) + matrix_seconds(stage, ENCODING, each, gpu)
+    sent = reduction_seconds(stage, each, gpu) + exchange_seconds(stage, each, gpu)
     return {
-        MATRICES: passes
-        * (matrix_seconds(stage, ALWAYS, decoded, gpu) + matrix_seconds(stage, ENCODING, each, gpu))
-        + matrix_seconds(stage, LAST, sequences, gpu),
+        MATRICES: passes * used + matrix_seconds(stage, LAST, sequences, gpu),
         ATTENTION: prompt_attention_seconds(stage, prompt, sequences, gpu),
         OTHER: passes * elementwise_seconds(stage, each, gpu),
-        COMMUNICATION: passes
-        * (reduction_seconds(stage, each, gpu) + exchange_seconds(stage, each, gpu)),
+        COMMUNICATION: passes * sent,
     }
 
 
 def step_parts(stage: StageWork, context: float, sequences: float, gpu: ServingGpu) -> Parts:
     """A decode step of `sequences` sequences with `context` tokens each."""
+    used = sum(matrix_seconds(stage, use, sequences, gpu) for use in (ALWAYS, LAST))
+    sent = reduction_seconds(stage, sequences, gpu) + exchange_seconds(stage, sequences, gpu)
     return {
-        MATRICES: matrix_seconds(stage, ALWAYS, sequences, gpu)
-        + matrix_seconds(stage, LAST, sequences, gpu),
+        MATRICES: used,
         ATTENTION: decode_attention_seconds(stage, context, sequences, gpu),
         OTHER: elementwise_seconds(stage, sequences, gpu),
-        COMMUNICATION: reduction_seconds(stage, sequences, gpu)
-        + exchange_seconds(stage, sequences, gpu),
+        COMMUNICATION: sent,
     }
 
 
@@ -99,14 +91,14 @@ def first_token_seconds(timed: TimedReplica, prompt: int) -> ServingSeconds:
         name: (sum(one[name] for one in stages) + (chunks - 1) * slowest[name]) / chunks
         for name in slowest
     }
-    return _seconds(_with_request(timed, parts, 1.0), PROMPTS)
+    return _seconds(_with_host(timed, parts, timed.costs.request), PROMPTS)
 
 
 def prompt_seconds(timed: TimedReplica, prompt: int, sequences: float = 1.0) -> ServingSeconds:
     """Prompts of many users, with every stage busy; one stage after another without overlap."""
     stages = _prompt_stages(timed, timed.replica, prompt, sequences)
     parts = max(stages, key=_sum) if timed.replica.overlapped else _summed(stages)
-    return _seconds(_with_request(timed, parts, sequences), PROMPTS)
+    return _seconds(_with_host(timed, parts, timed.costs.request * sequences), PROMPTS)
 
 
 def step_seconds(timed: TimedReplica, context: float, sequences: float) -> ServingSeconds:
@@ -117,18 +109,14 @@ def step_seconds(timed: TimedReplica, context: float, sequences: float) -> Servi
     replica = timed.replica if sequences > 1 else timed.replica.alone
     batches = min(float(len(replica.stages)), sequences) if replica.overlapped else 1.0
     many = sequences / batches
-
-    def parts_of(stage: StageWork) -> Parts:
-        return step_parts(stage, context, many, timed.gpu)
-
-    stages = _each_stage(replica, parts_of, timed.share)
+    stages = _each_stage(
+        replica, lambda stage: step_parts(stage, context, many, timed.gpu), timed.share
+    )
     slowest, whole = max(stages, key=_sum), _summed(stages)
     waits = {name: batches * value for name, value in slowest.items()}
     parts = whole if _sum(whole) >= _sum(waits) else waits
-    layers = sum(stage.layers for stage in replica.stages)
-    costs = timed.costs
-    host = max(0.0, costs.layer * layers - _sum(parts)) + costs.step + costs.sequence * sequences
-    return _seconds({**parts, HOST: host}, TOGETHER if sequences > 1 else ALONE)
+    parts = _with_host(timed, parts, timed.costs.sequence * sequences)
+    return _seconds(parts, TOGETHER if sequences > 1 else ALONE)
 
 
 def _prompt_stages(
@@ -152,12 +140,11 @@ def _each_stage(
     return [found[id(stage)] for stage in replica.stages]
 
 
-def _with_request(timed: TimedReplica, parts: Parts, sequences: float) -> Parts:
-    """The parts of prompts with what the host adds."""
-    costs = timed.costs
+def _with_host(timed: TimedReplica, parts: Parts, own: float) -> Parts:
+    """The parts with what the host adds; `own`: seconds of the sequences themselves."""
     layers = sum(stage.layers for stage in timed.replica.stages)
-    host = max(0.0, costs.layer * layers - _sum(parts)) + costs.step + costs.request * sequences
-    return {**parts, HOST: host}
+    launching = max(0.0, timed.costs.layer * layers - _sum(parts))
+    return {**parts, HOST: launching + timed.costs.step + own}
 
 
 def _sum(parts: Parts) -> float:

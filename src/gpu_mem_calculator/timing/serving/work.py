@@ -101,19 +101,8 @@ def prompt_work(
         for one in stage.mixings
         if one.used != "cross"
     )
-    return PassWork(
-        flops=sum_flops(
-            products(stage.parts, ENCODING, tokens),
-            products(stage.parts, ALWAYS, decoded),
-            products(stage.parts, LAST, sequences),
-            {stage.mixed: MULTIPLY_ADD * mixed},
-        ),
-        read_bytes=read_bytes(stage.parts, ENCODING, tokens)
-        + read_bytes(stage.parts, ALWAYS, decoded)
-        + read_bytes(stage.parts, LAST, sequences),
-        sent_bytes=sent_bytes(stage, tokens, adds_up=adds_up),
-        messages=_messages(stage),
-    )
+    uses = {ENCODING: tokens, ALWAYS: decoded, LAST: sequences}
+    return _work(stage, uses, mixed, tokens, adds_up=adds_up)
 
 
 def step_work(
@@ -123,17 +112,28 @@ def step_work(
     reads and writes their states.
     """
     mixed = sum(one.count * one.in_step(context) for one in stage.mixings if one.used == "decoder")
+    uses, cached = {ALWAYS: sequences, LAST: sequences}, sequences * cache_bytes(stage, context)
+    return _work(stage, uses, sequences * mixed, sequences, adds_up=adds_up, cached=cached)
+
+
+def _work(
+    stage: StageWork,
+    uses: Mapping[str, float],
+    mixed: float,
+    tokens: float,
+    *,
+    adds_up: bool,
+    cached: float = 0.0,
+) -> PassWork:
+    """A pass of `tokens` tokens: how many use which weights, multiplications of mixers, and bytes
+    of caches that are read. A message is waited for in each all-reduce at least.
+    """
+    mixing = {stage.mixed: MULTIPLY_ADD * mixed}
     return PassWork(
-        flops=sum_flops(
-            products(stage.parts, ALWAYS, sequences),
-            products(stage.parts, LAST, sequences),
-            {stage.mixed: MULTIPLY_ADD * sequences * mixed},
-        ),
-        read_bytes=read_bytes(stage.parts, ALWAYS, sequences)
-        + read_bytes(stage.parts, LAST, sequences)
-        + sequences * cache_bytes(stage, context),
-        sent_bytes=sent_bytes(stage, sequences, adds_up=adds_up),
-        messages=_messages(stage),
+        flops=sum_flops(*(products(stage.parts, *use) for use in uses.items()), mixing),
+        read_bytes=sum(read_bytes(stage.parts, *use) for use in uses.items()) + cached,
+        sent_bytes=sent_bytes(stage, tokens, adds_up=adds_up),
+        messages=float(stage.sums) if stage.ranks > 1 else 0.0,
     )
 
 
@@ -158,8 +158,3 @@ def sent_bytes(stage: StageWork, tokens: float, *, adds_up: bool = False) -> flo
     if adds_up:
         copies = min(copies, 1.0)
     return stage.sums * copies * tokens * stage.gathered * stage.hidden_bytes
-
-
-def _messages(stage: StageWork) -> float:
-    """Messages that are waited for: at least one for each all-reduce."""
-    return float(stage.sums) if stage.ranks > 1 else 0.0

@@ -11,15 +11,21 @@ from collections.abc import Iterable
 from ...ledger.num import Num
 from ...run.run import Run
 from ..curves.machine import Machine
-from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
-from .copies import accumulation_seconds, copy_seconds
+from .compute import (
+    BlockSeconds,
+    both_ends,
+    embedding_seconds,
+    head_seconds,
+    layer_seconds,
+    recomputed_share,
+)
 from .host import host_seconds
-from .offload import offload_seconds, offloaded
 from .operators import layer_kinds
-from .optimizer import optimizer_seconds
+from .optimizer import offload_seconds, offloaded, optimizer_seconds
 from .parameters import rank_parameters
 from .pipeline import Stages, stages, weighted
 from .step_seconds import Seconds
+from .synchronization import accumulation_seconds, copy_seconds
 
 Phase = tuple[float, float]  # seconds of the host, and of the GPU
 
@@ -38,7 +44,7 @@ def alone_seconds(run: Run, engine: str, machine: Machine, stage: int = 0) -> Se
         (forward, head, (launching, backward)) = passes
         more = copies + added * (number > 0)
         phases += [forward, head, (launching, backward + more)]
-    moved = offload_seconds(run, engine, machine, owned.stepped, alone=True)
+    moved = offload_seconds(run, engine, owned.stepped, alone=True)
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
@@ -53,20 +59,14 @@ def _micro_batch(
     blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
     start = embedding_seconds(run, engine, machine) if first else BlockSeconds()
     end = head_seconds(run, engine, machine) if last else BlockSeconds()
-    both = BlockSeconds(
-        launches=start.launches + end.launches,
-        back_launches=start.back_launches + end.back_launches,
-    )
-    host = host_seconds(run, engine, machine, blocks, both)
-    forwards = weighted(counts, host.forwards)
-    backwards = weighted(counts, host.backwards)
+    host = host_seconds(run, engine, blocks, both_ends(start, end))
     forward = weighted(counts, tuple(b.forward for b in blocks)) + start.forward
     back = weighted(counts, tuple(b.backward + b.recompute * share for b in blocks))
     half = host.ends / 2
     return (
-        (forwards + half, forward),
+        (weighted(counts, host.forwards) + half, forward),
         (half, end.forward + end.backward),
-        (backwards + host.step, back + start.backward),
+        (weighted(counts, host.backwards) + host.step, back + start.backward),
     )
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...ledger.num import Num
+from ...ledger.num import Num, larger, smaller
 from ...run.run import Run
 from ...training.engines import engine_row
 from ..curves.attention import attention_seconds
 from ..curves.machine import Machine
 from ..curves.matmul import NARROW, grouped_matmul_seconds, matmul_seconds
-from .elementwise import elementwise_seconds
 from .estimates import SUSTAINED, SUSTAINED_ELSEWHERE, UNALIGNED
-from .numbers import larger, smaller
 from .operators import EXPERTS, AttentionCall, Matmul
-from .step_seconds import Seconds
+from .step_seconds import Seconds, summed
 from .tapes import precision_of
-from .traffic import MemoryKernel
+from .traffic import MemoryKernel, elementwise_seconds
 
 # How much longer than its bytes at full bandwidth a batch of products for scores takes: 1.3 to 1.5
 # on the H200's curve, for 1,024 and 2,048 tokens and heads of 128.
@@ -105,37 +103,27 @@ class BlockClock:
 
     def forward(self, matmuls: Iterable[Matmul]) -> Seconds:
         """Seconds of matmuls."""
-        total: Seconds = 0.0
-        for one in matmuls:
-            total = total + self.product(one, "forward")
-        return total
+        return summed(self.product(one, "forward") for one in matmuls)
 
     def inputs(self, matmuls: Iterable[Matmul]) -> Seconds:
         """Seconds of the matmuls that compute gradients of inputs: both factors' for scores."""
-        total: Seconds = 0.0
-        for one in matmuls:
-            total = total + self.product(one, "input")
-            if not one.weight:  # the second factor is as tall as the first
-                total = total + self.product(one, "input")
-        return total
+        # the second factor of scores is as tall as the first
+        factors = (one for one in matmuls for _ in range(1 if one.weight else 2))
+        return summed(self.product(one, "input") for one in factors)
 
     def weights(self, matmuls: Iterable[Matmul]) -> Seconds:
         """Seconds of the matmuls that compute weight gradients."""
-        total: Seconds = 0.0
-        for one in matmuls:
-            if one.weight and one.trained:
-                total = total + self.product(one, "weight")
-        return total
+        trained = (one for one in matmuls if one.weight and one.trained)
+        return summed(self.product(one, "weight") for one in trained)
 
     def attention(self, calls: Iterable[AttentionCall], *, backward: bool) -> Seconds:
         """Seconds of attention kernels."""
-        total: Seconds = 0.0
-        for call in calls:
-            seconds = attention_seconds(
+        return summed(
+            call.count
+            * attention_seconds(
                 self.machine,
                 batch=call.batch,
                 heads=call.heads,
-                kv_heads=call.kv_heads,
                 head_dim=call.head_dim,
                 queries=call.queries,
                 keys=call.keys,
@@ -143,8 +131,8 @@ class BlockClock:
                 backward=backward,
                 kernel=self.kernel,
             )
-            total = total + seconds * call.count
-        return total
+            for call in calls
+        )
 
     def others(self, kernels: Iterable[MemoryKernel]) -> Seconds:
         """Seconds of kernels that memory bounds."""

@@ -20,9 +20,9 @@ from ..curves.collectives import collective_seconds
 from ..curves.machine import Machine
 from .compute import BlockSeconds
 from .estimates import EXPOSED_SHARE, LATE_SECONDS
-from .numbers import without
+from .flops import head_widths
 from .operators import EqualLayers, local_tokens, tokens_of
-from .step_seconds import Seconds
+from .step_seconds import Seconds, without
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 ALL_TO_ALL, SEND = "all_to_all", "send"
@@ -34,11 +34,6 @@ class LayerCollectives(Struct, frozen=True, kw_only=True):
     forward: Seconds = 0.0
     backward: Seconds = 0.0
     recompute: Seconds = 0.0
-
-    @property
-    def total(self) -> Seconds:
-        """Seconds of all passes."""
-        return self.forward + self.backward + self.recompute
 
 
 def layer_collectives(
@@ -113,17 +108,11 @@ def context_parallel(
     if not isinstance(mixer, Attention | LatentAttention):
         return 0.0, 0.0
     tp, cp = run.mesh.tp, run.mesh.cp
-    width = _key_width(mixer)
+    groups = mixer.heads if isinstance(mixer, LatentAttention) else mixer.kv_heads
+    width = head_widths(mixer) * groups  # of the keys and values of one token
     size = sized(tokens_of(run) * width // tp, megatron.bits(run))
     ring = joined_seconds(machine, SEND, size, cp, tp) * (cp - 1)
     return without(ring, block.core), without(2 * ring, block.core_backward)
-
-
-def _key_width(mixer: Attention | LatentAttention) -> int:
-    """Elements of the keys and values of one token."""
-    if isinstance(mixer, LatentAttention):
-        return mixer.heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
-    return mixer.kv_heads * (mixer.head_dim + (mixer.value_dim or mixer.head_dim))
 
 
 def expert_parallel(run: Run, engine: str, machine: Machine, layer: Layer) -> Seconds:
@@ -165,7 +154,7 @@ def end_collectives(run: Run, engine: str, machine: Machine) -> tuple[Seconds, S
     return gathered + scattered, 2 * gathered + scattered + rows
 
 
-def sent_seconds(run: Run, engine: str, machine: Machine) -> Seconds:
+def sent_seconds(run: Run, machine: Machine) -> Seconds:
     """Seconds to send the activations of a micro-batch to the next stage, over the slowest hop."""
     mesh = run.mesh
     size = sized(local_tokens(run) * run.arch.hidden, 16 if run.precision != "fp32" else 32)

@@ -22,7 +22,6 @@ from ...training.engines.megatron_lm.options import expert_tp
 from ...training.losses import LOSSES
 from ..curves.machine import Machine
 from .clock import BlockClock
-from .elementwise import elementwise_seconds
 from .operators import (
     ATTENTION,
     CORE,
@@ -41,7 +40,7 @@ from .operators import (
 )
 from .step_seconds import Seconds
 from .tapes import head_ops, is_plain_torch, layer_ops, precision_of
-from .traffic import SCORES, MemoryKernel, Traffic, traffic
+from .traffic import SCORES, MemoryKernel, Traffic, elementwise_seconds, traffic
 
 # Parts of recompute_modules: which matmuls run again, and which other kernels by their names.
 MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -150,7 +149,8 @@ def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) ->
     unpacking = clock.others(_unpacked(run, kind.layer))
     core = clock.attention(calls, backward=False)
     core_backward = clock.attention(calls, backward=True)
-    steps = ring_steps(run, engine, calls)
+    # Of a ring of context parallelism, after a rank's own keys and values.
+    steps = run.mesh.cp - 1 if calls and engine_row(engine).megatron else 0
     joined = tuple(clock.others(kernels) * steps for kernels in ring_kernels(run, kind))
     forward = clock.forward(matmuls) + core + unpacking + clock.others(work.forward) + joined[0]
     weights = clock.weights(matmuls)
@@ -168,11 +168,6 @@ def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) ->
         launches=work.launches + RING_LAUNCHES * steps,
         back_launches=work.back_launches + RING_LAUNCHES * steps,
     )
-
-
-def ring_steps(run: Run, engine: str, calls: tuple[AttentionCall, ...]) -> Num:
-    """Steps of a ring of context parallelism after a rank's own keys and values."""
-    return run.mesh.cp - 1 if calls and engine_row(engine).megatron else 0
 
 
 def ring_kernels(
@@ -200,10 +195,11 @@ def _whole(run: Run) -> int:
 
 def _unpacked(run: Run, layer: Layer) -> Iterator[MemoryKernel]:
     """Frozen weights that are unpacked to 16 bits before each matmul."""
-    bits = DEQUANTIZED.get(run.quantization or "")
-    if bits is not None:
-        for linear in layer.linears:
-            yield MemoryKernel(f"{linear.name}.unpacked", sized(linear.numel, bits + 16))
+    if run.quantization is None:
+        return
+    bits = DEQUANTIZED[run.quantization] + 16
+    for linear in layer.linears:
+        yield MemoryKernel(f"{linear.name}.unpacked", sized(linear.numel, bits))
 
 
 def recomputed_share(run: Run) -> Seconds:
@@ -229,9 +225,9 @@ def layer_traffic(run: Run, engine: str, kind: EqualLayers) -> Traffic:
     """The kernels of one layer besides matmuls and attention."""
     ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
     names = frozenset(linear.name for linear in kind.layer.linears)
+    norms = frozenset(norm.name for norm in _norms(kind.layer))
     absent = _unsorted(run, engine, kind.layer)
-    own = has_torch_kernels(run, engine)
-    return traffic(ops, _norm_names(kind.layer), names, absent, torch_kernels=own)
+    return traffic(ops, norms, names, absent, torch_kernels=has_torch_kernels(run, engine))
 
 
 def has_torch_kernels(run: Run, engine: str) -> bool:
@@ -254,12 +250,8 @@ def _unsorted(run: Run, engine: str, layer: Layer) -> dict[str, Num]:
     return {"moe.sorted": single * holds(expert_tp(run) == 1), "moe.unsorted": single}
 
 
-def _norm_names(layer: Layer) -> frozenset[str]:
-    """Names of every norm of a layer."""
-    return frozenset(norm.name for norm in _norms(layer))
-
-
 def _norms(part: object) -> Iterator[Norm]:
+    """Every norm of a layer."""
     if isinstance(part, Norm):
         yield part
     elif isinstance(part, tuple):
@@ -304,6 +296,14 @@ def _transformers_loss(run: Run, engine: str) -> Traffic:
     norms = frozenset() if norm is None else frozenset({norm.name})
     own = has_torch_kernels(run, engine)
     return traffic(head_ops(run, engine), norms, frozenset({"lm_head"}), torch_kernels=own)
+
+
+def both_ends(embedding: BlockSeconds, head: BlockSeconds) -> BlockSeconds:
+    """The kernels of both ends of the model."""
+    return BlockSeconds(
+        launches=embedding.launches + head.launches,
+        back_launches=embedding.back_launches + head.back_launches,
+    )
 
 
 def embedding_seconds(run: Run, engine: str, machine: Machine) -> BlockSeconds:

@@ -66,17 +66,17 @@ def mixing_flops(arch: Arch, seq: Num) -> Num:
     flops: Num = 0
     for layer, window, _, count in arch.window_runs:
         seen = seq if window is None else smaller(seq, window)
-        flops = flops + count * MIXED * seen * sum(_mixed_width(one) for one in layer.mixers)
+        mixers = (one for one in layer.mixers if isinstance(one, Attention | LatentAttention))
+        width = sum(one.heads * head_widths(one) for one in mixers)
+        flops = flops + count * MIXED * seen * width
     return flops
 
 
-def _mixed_width(mixer: object) -> int:
-    """Elements of all heads, of keys and of values."""
-    if isinstance(mixer, Attention):
-        return mixer.heads * (mixer.head_dim + (mixer.value_dim or mixer.head_dim))
+def head_widths(mixer: Attention | LatentAttention) -> int:
+    """Elements of a head's key and value."""
     if isinstance(mixer, LatentAttention):
-        return mixer.heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
-    return 0
+        return mixer.nope_dim + mixer.rope_dim + mixer.value_dim
+    return mixer.head_dim + (mixer.value_dim or mixer.head_dim)
 
 
 def _matrices(weights: Iterable[Weight]) -> int:

@@ -13,7 +13,6 @@ from ...training.engines import engine_row
 from ...training.engines.deepspeed import options as deepspeed
 from ..curves import host
 from ..curves.host import COMPILED, EAGER, HostCosts
-from ..curves.machine import Machine
 from .compute import BlockSeconds, recomputed_share
 from .estimates import LOCAL_EXPERT, LOCAL_LAYER, MEGATRON_DEEPSPEED_OPERATION
 from .operators import layer_kinds
@@ -47,7 +46,7 @@ def host_costs(run: Run, engine: str) -> HostCosts:
 
 
 def host_seconds(
-    run: Run, engine: str, machine: Machine, layers: tuple[BlockSeconds, ...], ends: BlockSeconds
+    run: Run, engine: str, layers: tuple[BlockSeconds, ...], ends: BlockSeconds
 ) -> HostSeconds:
     """The host's seconds; `layers`, `ends`: how many kernels they launch."""
     costs = host_costs(run, engine)
@@ -66,7 +65,7 @@ def host_seconds(
     return HostSeconds(
         forwards=tuple(forwards),
         backwards=tuple(backwards),
-        ends=both + _end_hooks(run, engine),
+        ends=both + _end_hooks(engine),
         step=costs.step,
     )
 
@@ -104,7 +103,7 @@ def _megatron_hooks(run: Run, layer: Layer) -> tuple[Seconds, Seconds]:
     return forward + LOCAL_EXPERT[0] * experts, backward + LOCAL_EXPERT[1] * experts
 
 
-def _end_hooks(run: Run, engine: str) -> Seconds:
+def _end_hooks(engine: str) -> Seconds:
     row = engine_row(engine)
     if row.ranks == SHARD_UNITS:
         return host.FSDP_UNIT + host.FSDP_BACK_UNIT

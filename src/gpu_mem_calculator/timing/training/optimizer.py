@@ -1,14 +1,16 @@
-"""Seconds of the optimizer step."""
+"""Seconds of the optimizer step, on the GPU, or on the host with what moves between them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...ledger.num import larger
 from ...run.engine_row import REPLICATE, SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.deepspeed.options import FUSED_ADAM
 from ...training.optimizers import FOREACH, OPTIMIZERS
+from ..curves import host as costs
 from ..curves.host import FSDP_STEP, ZERO_STEP
 from ..curves.machine import Machine
 from ..curves.optimizers import (
@@ -21,12 +23,10 @@ from ..curves.optimizers import (
     timed_step,
 )
 from .clock import sustained_share
-from .elementwise import elementwise_seconds
 from .host import num_tensors
-from .numbers import larger
 from .operators import layer_kinds
 from .step_seconds import Seconds
-from .traffic import MemoryKernel
+from .traffic import MemoryKernel, elementwise_seconds
 
 # Bytes of a parameter besides the step: the weight is copied back to 16 bits; ZeRO copies the
 # gradient to 32 bits before.
@@ -105,3 +105,34 @@ def _tensors(run: Run) -> Seconds:
     if run.adapter is not None:
         return sum(kind.count * len(run.adapter.targets) * 2 for kind in layer_kinds(run.arch))
     return sum(kind.count * num_tensors(kind.layer) for kind in layer_kinds(run.arch)) + 3
+
+
+# On a node whose ranks all step at once, a rank has its share of cores and of the host's memory.
+SHARED_ADAM = 1.9e-9  # seconds of a parameter: 30 bytes at 16 GB/s
+SHARED_LINK = 2.2e10  # bytes a second of one direction
+WIDE, HALF = 4, 2  # bytes of a gradient or a weight, as it moves: FSDP's, and ZeRO's
+
+
+def offloaded(run: Run) -> bool:
+    """Whether the host steps the parameters."""
+    return run.options.get("offload_optimizer", "none") != "none" or bool(
+        run.options.get("cpu_offload")
+    )
+
+
+def offload_seconds(run: Run, engine: str, elements: Any, *, alone: bool = False) -> Seconds:
+    """Seconds to send gradients to the host, step `elements` there, and send weights back.
+
+    `alone`: no other rank of the node steps at the same time.
+    """
+    if not offloaded(run):
+        return 0.0
+    by_units = engine_row(engine).ranks == SHARD_UNITS
+    each = WIDE if by_units else HALF
+    if not alone:
+        return elements * (2 * each / SHARED_LINK + SHARED_ADAM)
+    pinned = bool(run.options.get("pin_memory", True))
+    moved = each / costs.TO_HOST[pinned] + each / costs.TO_GPU[pinned]
+    zero = costs.CPU_ADAM + costs.CPU_CAST
+    stepped = costs.CPU_TORCH if by_units else zero
+    return elements * (moved + stepped)

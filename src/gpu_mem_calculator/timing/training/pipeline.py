@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from ...ledger.num import Num, ceil_div, choose, larger, smaller, take
 from ...run.run import Run
-from . import numbers
 from .operators import EqualLayers
-from .step_seconds import Seconds
+from .step_seconds import Seconds, difference, summed
 
 
 class Stages(Struct, frozen=True):
@@ -60,10 +59,7 @@ def _given_stages(run: Run, kinds: tuple[EqualLayers, ...]) -> Stages:
 
 def weighted(counts: tuple[Num, ...], values: tuple[Seconds, ...]) -> Seconds:
     """The sum of a value of each kind of layer times how many there are."""
-    total: Seconds = 0.0
-    for count, value in zip(counts, values, strict=True):
-        total = total + value * count
-    return total
+    return summed(value * count for count, value in zip(counts, values, strict=True))
 
 
 def slowest(
@@ -75,13 +71,13 @@ def slowest(
     first = weighted(where.first, layers) + embedding
     last = weighted(where.last, layers) + head
     middle = weighted(where.middle, layers)
-    several = numbers.larger(numbers.larger(first, last), middle)
-    return numbers.choose(run.mesh.pp == 1, first + head, several)
+    several = larger(larger(first, last), middle)
+    return choose(run.mesh.pp == 1, first + head, several)
 
 
 def bubble(run: Run, total: Seconds, slow: Seconds) -> Seconds:
     """Seconds in which the slowest stage waits; `total`: of all stages for one micro-batch."""
-    return numbers.difference(total, slow) / run.virtual_stages
+    return difference(total, slow) / run.virtual_stages
 
 
 def sent(run: Run, seconds: Seconds) -> tuple[Seconds, Seconds]:

@@ -1,34 +1,45 @@
-"""How long a training step takes on the slowest rank.
+"""How long a training step takes on the slowest rank, and how far a measured one may be from that.
 
-How far a measured step may be from its estimate: the factors of `low` and `high`.
-
-80 % of measured steps should lie between low and high. The factors come from measured steps over
-their estimates (docs/timing.md): at least the range of the middle 90 % of one half of the rows,
-with the same weight for every source, because an unseen run is of a new source. One step of experts
-on layers of Megatron's own, three times its estimate, is left out.
+80 % of measured steps should lie between `low` and `high`. Their factors come from measured steps
+over their estimates (docs/timing.md): at least the range of the middle 90 % of one half of the
+rows, with the same weight for every source, because an unseen run is of a new source. One step of
+experts on layers of Megatron's own, three times its estimate, is left out.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
+from ...ledger.num import larger, smaller
 from ...models.arch.blocks import Moe
 from ...run.run import Run
 from ...training.engines import engine_row
 from ..curves.machine import Machine
 from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
-from .compute import BlockSeconds, embedding_seconds, head_seconds, layer_seconds, recomputed_share
-from .copies import accumulation_seconds, copy_seconds
+from .compute import (
+    BlockSeconds,
+    both_ends,
+    embedding_seconds,
+    head_seconds,
+    layer_seconds,
+    recomputed_share,
+)
 from .estimates import SLOWEST_HOST
 from .host import host_seconds
-from .numbers import difference, larger, smaller
-from .offload import offload_seconds, offloaded
 from .operators import EqualLayers, layer_kinds
-from .optimizer import optimizer_seconds
+from .optimizer import offload_seconds, offloaded, optimizer_seconds
 from .parameters import rank_parameters
 from .pipeline import Stages, bubble, sent, slowest, stages, weighted
-from .step_seconds import Seconds, StepSeconds
-from .synchronization import Passes, exposed_seconds, synchronization
+from .step_seconds import Seconds, StepSeconds, difference, summed
+from .synchronization import (
+    Passes,
+    accumulation_seconds,
+    copy_seconds,
+    exposed_seconds,
+    synchronization,
+)
 
 EXPERTS, ADAPTERS = "experts", "adapters"
 # class -> (low, high) as factors of the estimate. Megatron-LM: run files often leave out which
@@ -83,11 +94,11 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     owned = rank_parameters(run, engine, kinds, where.first)
     sync = synchronization(run, engine, machine, owned)
     each, at_end = exposed_seconds(run, engine, sync, passes)
-    sent_each, sent_once = sent(run, sent_seconds(run, engine, machine))
+    sent_each, sent_once = sent(run, sent_seconds(run, machine))
     stepped = 0.0
     if not offloaded(run):
         stepped = optimizer_seconds(run, engine, machine, owned.stepped)
-    moved = offload_seconds(run, engine, machine, owned.stepped)
+    moved = offload_seconds(run, engine, owned.stepped)
     many = run.micro_batches
     copies = copy_seconds(run, engine, machine, owned)
     added = accumulation_seconds(run, engine, machine, owned)
@@ -105,9 +116,7 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
 
 def _step(run: Run, engine: str, **parts: Seconds) -> StepSeconds:
     """The parts, their sum, and its interval."""
-    estimate: Seconds = 0.0
-    for seconds in parts.values():
-        estimate = estimate + seconds
+    estimate = summed(parts.values())
     low, high = interval_factors(run, engine)
     return StepSeconds(estimate=estimate, low=estimate * low, high=estimate * high, **parts)
 
@@ -139,8 +148,9 @@ def _stage(
     embedding, head = (block.total for block in ends)
     computed = slowest(run, where, kernels, embedding, head)
     moved = slowest(run, where, layers, embedding + first, head + last)
-    launches = host_seconds(run, engine, machine, blocks, _both(*ends))
-    slower = 1 + SLOWEST_HOST * (smaller(run.mesh.tp, run.gpus_per_node) - 1)
+    launches = host_seconds(run, engine, blocks, both_ends(*ends))
+    together: Any = smaller(run.mesh.tp, run.gpus_per_node)
+    slower = 1 + SLOWEST_HOST * (together - 1)
     waited = tuple(
         (larger(forward, launched * slower), larger(backward, relaunched * slower))
         for (forward, backward), launched, relaunched in zip(
@@ -158,14 +168,6 @@ def _stage(
         every=weighted(counts, waits) + embedding + head,
     )
     return stage, launches.step, _passes(where, waited, moves, share, ends[0])
-
-
-def _both(embedding: BlockSeconds, head: BlockSeconds) -> BlockSeconds:
-    """The kernels of both ends of the model."""
-    return BlockSeconds(
-        launches=embedding.launches + head.launches,
-        back_launches=embedding.back_launches + head.back_launches,
-    )
 
 
 def _both_passes(

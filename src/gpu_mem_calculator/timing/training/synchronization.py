@@ -1,30 +1,30 @@
-"""Seconds in which gradients are reduced and weights are gathered over data-parallel ranks.
+"""Seconds in which gradients are reduced and weights are gathered over data-parallel ranks, and
+those of the copies around that, which run whether or not the collective moves anything and take
+memory bandwidth from the kernels beside them.
 
-What each engine's collectives overlap with by default.
-
-`backward`: gradients are reduced while the last micro-batch's backward runs, `every` micro-batch's,
-or `nothing` runs meanwhile. `gathers`: weights are gathered while layers before them run. One row
-for each engine, or each stage of ZeRO.
+What overlaps by default has one row for each engine, or each stage of ZeRO.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.num import larger, sized
 from ...ledger.units import MIB
-from ...run.engine_row import SHARD_STATES, SHARD_UNITS, ZERO
+from ...run.engine_row import REPLICATE, SHARD_STATES, SHARD_UNITS, ZERO
 from ...run.run import Run
 from ...training.engines import engine_row
 from ...training.engines.fsdp import options as fsdp
 from ...training.engines.megatron_lm import options as megatron
 from ..curves.collectives import collective_seconds
+from ..curves.elementwise import PLAIN
 from ..curves.machine import Machine
 from .communication import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from .numbers import without
 from .parameters import RankParameters
-from .step_seconds import Seconds
+from .step_seconds import Seconds, without
 from .tapes import precision_of
+from .traffic import MemoryKernel, elementwise_seconds
 
 
 class Overlap(Struct, frozen=True):
@@ -38,42 +38,32 @@ class Overlap(Struct, frozen=True):
     reduces: bool
     every: bool
     gathers: bool
-    source: str
 
 
-# torch DDP reduces a bucket as soon as its gradients exist; accumulation runs under no_sync.
-DDP_ROW = Overlap(True, False, False, "torch 2.13 nn/parallel/distributed.py, reducer.cpp")
-# FSDP gathers the next unit while one runs, and reduces on a stream of its own.
-FSDP_ROW = Overlap(
-    True, True, True, "torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py"
-)
-# ZeRO: overlap_comm is on at stage 3 only; stage 2 reduces in every backward, 0 and 1 at the end.
-ZERO_ROWS = {
-    0: Overlap(False, False, False, "deepspeed 0.19.8 runtime/engine.py allreduce_gradients"),
-    1: Overlap(False, False, False, "deepspeed 0.19.8 runtime/zero/stage_1_and_2.py"),
-    2: Overlap(False, True, False, "deepspeed 0.19.8 runtime/zero/stage_1_and_2.py"),
-    3: Overlap(True, True, True, "deepspeed 0.19.8 runtime/zero/stage3.py"),
-}
-# Megatron: --overlap-grad-reduce and --overlap-param-gather are off unless given.
-MEGATRON_ROW = Overlap(
-    False, False, False, "megatron-core 0.19.2 distributed/param_and_grad_buffer.py"
-)
+AT_END, ALL = Overlap(False, False, False), Overlap(True, True, True)
+# torch DDP reduces a bucket as soon as its gradients exist; accumulation runs under no_sync (torch
+# 2.13 nn/parallel/distributed.py, reducer.cpp).
+OF_DDP = Overlap(True, False, False)
+# ZeRO: overlap_comm is on at stage 3 only; stage 2 reduces in every backward, 0 and 1 at the end
+# (deepspeed 0.19.8 runtime/engine.py allreduce_gradients, zero/stage_1_and_2.py, zero/stage3.py).
+OF_ZERO = (AT_END, AT_END, Overlap(False, True, False), ALL)
 
 
 def overlap_of(run: Run, engine: str) -> Overlap:
     """What overlaps in a run."""
     ranks = engine_row(engine).ranks
     if ranks == SHARD_UNITS:
-        return FSDP_ROW
-    if ranks == SHARD_STATES:
+        # the next unit is gathered while one runs, and reduced on a stream of its own (torch 2.13
+        # distributed/fsdp/_fully_shard/_fsdp_param_group.py)
+        return ALL
+    if ranks == SHARD_STATES:  # megatron-core 0.19.2 distributed/param_and_grad_buffer.py
         reduces = bool(run.options.get("overlap_grad_reduce"))
-        gathers = bool(run.options.get("overlap_param_gather"))
-        return Overlap(reduces, False, gathers, MEGATRON_ROW.source)
+        return Overlap(reduces, False, bool(run.options.get("overlap_param_gather")))
     if ranks == ZERO:
-        row = ZERO_ROWS[int(run.options.get("zero_stage") or 0)]
+        row = OF_ZERO[int(run.options.get("zero_stage") or 0)]
         given = run.options.get("overlap_comm")
-        return row if given is None else Overlap(bool(given), row.every, row.gathers, row.source)
-    return DDP_ROW
+        return row if given is None else replace(row, reduces=bool(given))
+    return OF_DDP
 
 
 DDP_BUCKET = 25 * MIB  # bytes (torch 2.13 nn/parallel/distributed.py bucket_cap_mb)
@@ -212,3 +202,44 @@ def _gathers(overlap: Overlap, sync: Synchronization, passes: Passes) -> Seconds
     if not overlap.gathers:
         return sync.forward + sync.backward
     return without(sync.forward, passes.forward) + without(sync.backward, passes.backward)
+
+
+# Bytes of a gradient's element in ZeRO's bucket: copied into it (read and write), divided by the
+# ranks (read and write). deepspeed 0.19.8 runtime/zero/stage_1_and_2.py, average_tensor.
+BUCKET_BYTES = 8
+
+
+def copy_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters) -> Seconds:
+    """Seconds of the copies of FSDP and ZeRO."""
+    row = engine_row(engine)
+    if row.ranks == SHARD_UNITS:
+        copied = _fsdp_bytes(run, owned, row.precision(run).compute // 8)
+        return elementwise_seconds(machine, [MemoryKernel("fsdp.copies", copied)])
+    if row.zero_hooks and run.options.get("zero_stage"):
+        return elementwise_seconds(
+            machine, [MemoryKernel("zero.bucket", owned.trained * BUCKET_BYTES)]
+        )
+    return 0.0
+
+
+def accumulation_seconds(run: Run, engine: str, machine: Machine, owned: RankParameters) -> Seconds:
+    """Seconds to add the gradients of a micro-batch to those of the ones before, in place, where
+    autograd keeps them.
+    """
+    row = engine_row(engine)
+    if row.ranks != REPLICATE:
+        return 0.0
+    bits = row.precision(run).weights
+    return elementwise_seconds(
+        machine, [MemoryKernel("gradient.added", 3 * sized(owned.trained, bits), PLAIN)]
+    )
+
+
+def _fsdp_bytes(run: Run, owned: RankParameters, width: int) -> Seconds:
+    """What a gather copies out of its buffer, in forward and unless kept in backward; what a
+    reduction copies into its own (torch 2.11 fsdp/_fully_shard/_fsdp_collectives.py). `width`:
+    bytes of a gathered element.
+    """
+    gathers = 1 if run.options["sharding_strategy"] in fsdp.KEEP_GATHERED else 2
+    reduced = 4 if run.options["reduce_dtype"] == "fp32" else width
+    return owned.dense * 2 * width * gathers + owned.trained * (width + reduced)

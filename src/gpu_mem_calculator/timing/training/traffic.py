@@ -1,24 +1,27 @@
-"""Bytes that the kernels between matmuls and attention read and write, from a layer's operations.
+"""The kernels between matmuls and attention: bytes that they read and write, from a layer's
+operations, and the seconds that takes.
 
 Each operation of a tape that is neither a matmul nor an attention kernel is one kernel. It reads
 its inputs and writes its output. Its backward reads the gradient of the output and what was saved,
 and writes the gradients of the inputs. A tensor that two operations read gets two gradients, which
-one more kernel adds.
-
-What torch's own kernels move, and the share of the bandwidth at which they do.
+one more kernel adds. Torch's own kernels reach the shares of the bandwidth in
+`curves/elementwise.py`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
 from ...ledger.num import Num, holds
 from ...pytorch.autograd.tape import ATTENTION, MM, Op, Value
 from ..curves import elementwise as shares
-from ..curves.elementwise import ELSEWHERE, PLAIN, ROWS
+from ..curves.elementwise import ELSEWHERE, KERNEL_SECONDS, PLAIN, ROWS
+from ..curves.machine import Machine
+from .step_seconds import Seconds, summed
 
 # Bytes of backward besides those of the operation's gradients and saved tensors, in units of its
 # output. pow_backward (torch 2.11 FunctionsManual.cpp) copies its input, scales it, multiplies. A
@@ -105,6 +108,17 @@ class Traffic(Struct, frozen=True):
     back_launches: Num = 0
 
 
+def elementwise_seconds(machine: Machine, kernels: Iterable[MemoryKernel]) -> Seconds:
+    """Seconds of kernels, by the bytes that each reads and writes and the share that it reaches."""
+
+    def of_one(kernel: MemoryKernel) -> Seconds:
+        num_bytes: Any = kernel.num_bytes
+        moved = num_bytes / (machine.memory_bytes_per_second * kernel.share)
+        return moved + KERNEL_SECONDS * holds(num_bytes > 0)
+
+    return summed(map(of_one, kernels))
+
+
 def traffic(
     ops: Iterable[Op],
     norms: frozenset[str],
@@ -138,7 +152,8 @@ def traffic(
                 backward.append(MemoryKernel(f"{op.name}.bias", _sum(op.outs), ROWS))
             continue
         present = 1 - absent.get(op.name, 0)
-        written, runs = _new(op), holds(_sum(op.outs) * present > 0)
+        written = [one for one in op.outs if one.base == one.index]  # with a storage of their own
+        runs = holds(_sum(op.outs) * present > 0)
         if written or op.name in IN_PLACE:
             changed = written or op.outs
             moved = (_sum(op.ins) + _sum(changed)) * present
@@ -175,11 +190,6 @@ def is_product(op: Op, norms: frozenset[str], linears: frozenset[str]) -> bool:
     return any(v.weight and not v.name.endswith(".bias") for v in op.ins) and len(op.ins) > 1
 
 
-def _new(op: Op) -> list[Value]:
-    """Outputs with a storage of their own."""
-    return [value for value in op.outs if value.base == value.index]
-
-
 def _backward_bytes(op: Op, written: list[Value]) -> Num:
     """What the backward of an operation reads and writes; of a view, it copies the gradient."""
     ins = [value for value in op.ins if value.grad and not value.param]
@@ -188,7 +198,4 @@ def _backward_bytes(op: Op, written: list[Value]) -> Num:
 
 
 def _sum(values: Iterable[Value]) -> Num:
-    total: Num = 0
-    for value in values:
-        total = total + value.bytes
-    return total
+    return sum(value.bytes for value in values)
