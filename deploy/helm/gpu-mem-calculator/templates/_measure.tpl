@@ -28,7 +28,7 @@ In: $.
 
 {{/* torchrun with our own ending, and what follows it, as a list. In: dict "root" $ "options" <list>. */}}
 {{- define "gpu-mem-calculator.measureTorchrun" -}}
-{{- $start := list "python" "-m" "gpu_mem_calculator.measure.torchrun" }}
+{{- $start := list "python" "-m" "gpu_mem_calculator.lab.measure.torchrun" }}
 {{- $measure := include "gpu-mem-calculator.measureWords" .root | fromYamlArray }}
 {{- toYaml (concat $start .options (list "-m" "gpu_mem_calculator") $measure) }}
 {{- end }}

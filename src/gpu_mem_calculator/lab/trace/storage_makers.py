@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 TORCH = f"{torch.__path__[0]}/"
-PACKAGE = __file__.rpartition("/lab/trace/")[0]
-OURS = (f"{PACKAGE}/trace/", f"{PACKAGE}/script/")
-JOBS = f"{PACKAGE}/jobs/"
+LAB = __file__.rpartition("trace/")[0]
+OURS = (f"{LAB}trace/", f"{LAB}script/")
+JOBS = f"{LAB}jobs/"
 PLUMBING = tuple(
     f"{TORCH}{name}"
     for name in (
