@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from gpu_mem_calculator.lab.jobs.recompute import recompute  # noqa: E402
 from gpu_mem_calculator.lab.trace import cuda, recorder, workspaces  # noqa: E402
 from gpu_mem_calculator.lab.trace.device_names import DeviceNames  # noqa: E402
-from gpu_mem_calculator.lab.trace.host_storages import HostStorages  # noqa: E402
 from gpu_mem_calculator.lab.trace.snapshot import frames  # noqa: E402
+from gpu_mem_calculator.lab.trace.storages import HostStorages  # noqa: E402
 from gpu_mem_calculator.run.recompute import EVERYTHING  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
 
-from ..trace.host_storages import HostStorages
 from ..trace.recorder import Recorder
+from ..trace.storages import HostStorages
 
 aten = torch.ops.aten
 Call = tuple[Any, Any, dict[str, Any]]

@@ -22,7 +22,7 @@ from ...training.optimizers import OPTIMIZERS
 from ..trace.coverage import INSTEAD
 from ..trace.run import STEPS, RunTrace, run_trace
 from .launch import Launch
-from .run import record_script, stream_of
+from .run import record_script
 
 ENGINES = ("pytorch_ddp", "fsdp")
 
@@ -50,7 +50,7 @@ def trace_program(
     recording = record_script(launch, resolved, 0, {}, program=text)
     notes = tuple(recording.notes)
     return run_trace(
-        resolved, stream_of(recording), recording.makers, recording.kinds, notes, allocator
+        resolved, recording.stream, recording.makers, recording.kinds, notes, allocator
     )
 
 

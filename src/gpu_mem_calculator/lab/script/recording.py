@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..trace.storage_makers import StorageMaker
+from ...pytorch.replay.stream import AllocationStream
+from ..trace.card import Card
+from ..trace.storages import StorageMaker
 
 
 class Recording(Struct, kw_only=True):
     """The recording of a script.
 
-    - `sizes` to `empties`: the fields of an `AllocationStream`
     - `makers`, `kinds`: what allocated each tensor, and its kind of memory
     - `steps`: optimizer steps that were made
     - `words`: dtypes and optimizers, for the headline
@@ -18,11 +19,7 @@ class Recording(Struct, kw_only=True):
     - `notes`: sentences for the report
     """
 
-    sizes: list[int]
-    events: list[int]
-    streams: list[int]
-    marks: list[tuple[int, str]]
-    empties: list[int]
+    stream: AllocationStream
     makers: list[StorageMaker]
     kinds: list[str]
     steps: int
@@ -44,7 +41,6 @@ class ScriptInput(Struct, kw_only=True):
     """The input of the script's process.
 
     - `target`: the script, or the module after -m
-    - `card`: the fields of a `Card`
     - `steps`: optimizer steps after which it ends; 0 for a program, which ends by itself
     - `shapes`: the values of --shapes
     - `program`: the run file of a program, which takes the place of a script
@@ -56,7 +52,7 @@ class ScriptInput(Struct, kw_only=True):
     environment: dict[str, str]
     ranks: int
     steps: int
-    card: dict[str, str | int]
+    card: Card
     cublas_bytes: int
     shapes: dict[str, int | str]
     result: str

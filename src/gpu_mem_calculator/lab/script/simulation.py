@@ -31,19 +31,18 @@ from torch.utils.data import DataLoader
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM
 from ..trace.attention import AttentionKernels
+from ..trace.card import simulated_card
 from ..trace.cuda import as_on_cuda
 from ..trace.device_names import DeviceNames
-from ..trace.huggingface import as_if_real
+from ..trace.huggingface import as_if_real, convertible_modules
 from ..trace.memory_kinds import KindWatcher, block_kinds
-from ..trace.modules import convertible_modules
+from ..trace.no_triton import importable_triton
 from ..trace.recorder import Recorder
 from ..trace.run import phase_of
-from .card import Card, simulated_card
 from .collectives import simulated_collectives
 from .host_values import ScriptRecorder
 from .libraries import simulated_libraries
 from .network import offline
-from .no_triton import importable_triton
 from .recording import Failure, Recording, ScriptInput
 
 NOTE = (
@@ -334,13 +333,8 @@ class Simulation:
         recorder, parameters = self.recorder, self.watch.parameters()
         if len(recorder.events) > recorder.marks[-1][0]:
             recorder.marks[-1] = (len(recorder.events), recorder.marks[-1][1])
-        stream = recorder.recorded()
         return Recording(
-            sizes=stream.sizes,
-            events=stream.events,
-            streams=stream.streams,
-            marks=stream.marks,
-            empties=stream.empties,
+            stream=recorder.recorded(),
             makers=recorder.makers,
             kinds=block_kinds(self.watch, phase_of(recorder)),
             steps=min(self.steps.counts.values()),
@@ -356,7 +350,7 @@ class Simulation:
 def simulated(plan: ScriptInput, finish: Callable[[Recording], Any]) -> Iterator[Simulation]:
     """Make torch and the libraries behave as on the plan's GPU; undone at the end."""
     simulation = Simulation(plan, finish)
-    recorder, card = simulation.recorder, Card(**plan.card)  # type: ignore[arg-type]
+    recorder, card = simulation.recorder, plan.card
     with simulation.stack as stack:
         for context in (
             offline(),

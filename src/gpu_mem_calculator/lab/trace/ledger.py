@@ -10,7 +10,7 @@ from ...ledger.num import sized
 from ...ledger.source import code
 from ...pytorch.replay.allocator import Footprint
 from ...pytorch.replay.stream import AllocationStream
-from .recorder import StorageMaker
+from .storages import StorageMaker
 
 PHASES = {
     "fwd": "forward",

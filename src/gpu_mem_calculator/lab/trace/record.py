@@ -24,7 +24,7 @@ from .module_parts import ModuleParts, split_module
 from .recorded_run import BACK, ONCE, STEP, RecordedRun, with_marks
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, memory_owners
 from .run import simulated_gpu
-from .storage_makers import StorageMaker
+from .storages import StorageMaker
 
 
 def check_layers(model: Any, stack: list[Any], title: str) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from itertools import islice
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -22,9 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ledger.units import MIB
 from ...pytorch.replay.stream import AllocationStream
-from .host_storages import HostStorages
-from .storage_makers import StorageMaker as StorageMaker
-from .storage_makers import calling_line
+from .storages import HostStorages, StorageMaker, calling_line
 from .workspaces import MATMULS, workspaces
 
 DROPOUT = torch.ops.aten.native_dropout.default
@@ -109,6 +108,10 @@ WITH_BIAS = torch.ops.aten.addmm.default
 DEVICE = torch.ops.prim.device.default
 CPU = torch.device("cpu")
 CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
+
+
+# Of DTensors, with tensors of its own that hold nothing.
+PROPAGATES = ("_propagate_tensor_meta", "propagate_op_sharding_non_cached")
 
 
 class Recorder(TorchDispatchMode):
@@ -298,12 +301,6 @@ class Recorder(TorchDispatchMode):
     def recording(self) -> Iterator[None]:
         """Record the operations that run inside."""
         resize = torch.UntypedStorage.resize_
-        propagate = {
-            name: getattr(ShardingPropagator, name)
-            for name in dir(ShardingPropagator)
-            if name.startswith("_propagate_tensor_meta")
-            or name == "propagate_op_sharding_non_cached"
-        }
 
         def paused(function: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -315,16 +312,15 @@ class Recorder(TorchDispatchMode):
 
             return call
 
-        torch.UntypedStorage.resize_ = lambda s, n: self.resized(s, n, resize)
-        for name, function in propagate.items():
-            setattr(ShardingPropagator, name, paused(function))
-        try:
-            with self:
-                yield
-        finally:
-            torch.UntypedStorage.resize_ = resize
-            for name, function in propagate.items():
-                setattr(ShardingPropagator, name, function)
+        with ExitStack() as stack:
+            resized = lambda s, n: self.resized(s, n, resize)  # noqa: E731
+            stack.enter_context(patch.object(torch.UntypedStorage, "resize_", resized))
+            for name, function in [*vars(ShardingPropagator).items()]:
+                if name.startswith(PROPAGATES):
+                    call = paused(function)
+                    stack.enter_context(patch.object(ShardingPropagator, name, call))
+            stack.enter_context(self)
+            yield
 
 
 def sums_in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:

@@ -31,12 +31,12 @@ from ..jobs.model import NO_PROGRAM
 from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
-from .huggingface import as_if_real, simulated_generate, without_warnings
+from .huggingface import as_if_real, convertible_modules, simulated_generate, without_warnings
 from .ledger import ledger_of
 from .memory_kinds import KindWatcher, block_kinds
-from .modules import convertible_modules
-from .recorder import Recorder, StorageMaker
+from .recorder import Recorder
 from .stand_ins import stand_ins
+from .storages import StorageMaker
 
 STARTS = ("model", "init", "load")  # the phases of start-up
 STEPS = 3  # the optimizer's state exists from the second on; the allocator is steady in the third

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ...pytorch.replay.allocator import AllocatorSettings, ReplayRun
 from ...pytorch.replay.blocks import ADDRESS, SHIFT, SPREAD
@@ -18,6 +18,7 @@ from ...pytorch.replay.plan import ReplayPlan
 from ...pytorch.replay.rounding import ROUND_LARGE, UNIT
 from ...pytorch.replay.stream import AllocationStream
 from ...runfile.text.files import write_file
+from .storages import StorageMaker
 
 BASE = 0x7000_0000_0000
 """The range of addresses that CUDA gives to a process begins about here."""
@@ -28,20 +29,7 @@ Entry = dict[str, Any]
 Frames = list[Entry]
 
 
-class BlockMaker(Protocol):
-    """What allocated a block: the fields of a `StorageMaker`."""
-
-    @property
-    def op(self) -> str: ...  # noqa: D102
-    @property
-    def module(self) -> str: ...  # noqa: D102
-    @property
-    def line(self) -> str: ...  # noqa: D102
-    @property
-    def backward(self) -> bool: ...  # noqa: D102
-
-
-Makers = Sequence[BlockMaker]
+Makers = Sequence[StorageMaker]
 Settings = AllocatorSettings | None
 
 
@@ -77,7 +65,7 @@ def _settings(settings: AllocatorSettings) -> Entry:
     }
 
 
-def frames(maker: BlockMaker) -> Frames:
+def frames(maker: StorageMaker) -> Frames:
     """The stack frames of an allocation: the operation at its line, then its module."""
     file, _, number = maker.line.rpartition(":")
     name = f"{maker.op} (backward)" if maker.backward else maker.op
