@@ -110,7 +110,7 @@ def host_of(case: Case, tell: Tell) -> Case:
 
 def started_once() -> None:
     """Let jobs of one process share the fake process group of the first."""
-    groups: Any = import_module("gpu_mem_calculator.lab.jobs.groups")
+    groups: Any = import_module("gpu_mem_calculator.lab.jobs.job")
     if getattr(groups.fake_group, "once", False):
         return
     start, dist = groups.fake_group, import_module("torch.distributed")

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ...runfile.text.errors import InputError, nearest, quoted
+from .model import dtype_name, loss_of
 
 STAND_IN: dict[str, Any] = {
     "num_layers": 1,
@@ -31,7 +32,6 @@ IN_FUNCTION = {
     "quantization": "quantize the weights",
     "compile": "compile the model",
 }
-PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 OURS = str(Path(__file__).parents[2]) + os.sep
 ON_CUDA = {
     "cpu": " (a trace has no GPU and simulates one: name no device)",
@@ -247,7 +247,7 @@ class UserFunction:
         if places:
             why = ", a trace has no GPU and simulates one" if self.device == "cpu" else ""
             self._refuse(f"made parameters on {places.pop()!r}; leave the device out{why}")
-        wanted = PURE.get(self.precision)
+        wanted = dtype_name(self.precision) if self.precision.endswith("_pure") else ""
         wrong = {str(p.dtype).removeprefix("torch.") for p in params if p.requires_grad} - {wanted}
         if wanted and wrong:
             precision = f"training.precision is {self.precision!r}; return model.to(torch.{wanted})"
@@ -255,8 +255,6 @@ class UserFunction:
 
     def _check_loss(self, model: Any, args: Any, output: Any) -> None:
         import torch
-
-        from .model import loss_of
 
         try:
             loss = loss_of(output)

@@ -1,7 +1,8 @@
-"""One job: the world it runs in, and the module of this package that runs it."""
+"""One job: the world it runs in, its process group, and the module of this package that runs it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -79,3 +80,39 @@ def run(job: Job) -> None:
         works = f"--function works for {', '.join(FUNCTION_ENGINES)}"
         raise InputError(f"engine.type={engine!r} makes its model itself; {works}")
     import_module(f".{TRAINERS[engine]}", __package__).train(job)
+
+
+def start_group(job: Job) -> None:
+    """Start the process group of the job's world."""
+    kind, ranks = job.world.process_group, job.resolved.hardware.num_gpus
+    if kind == FAKE:
+        fake_group(job.world.rank, ranks)
+    elif kind == NCCL:
+        import torch.distributed as dist
+
+        if "RANK" in os.environ:  # under a launcher
+            dist.init_process_group("nccl")
+        else:
+            dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        assert kind == NONE
+
+
+def fake_group(rank: int, ranks: int) -> None:
+    """Start torch's fake process group: collectives return at once and move nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+
+
+def mesh_of(job: Job, sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """A device mesh over the ranks of the job.
+
+    It reads its tensor of ranks, so that tensor must be real: modes are off here.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        return init_device_mesh(job.world.device, sizes, mesh_dim_names=names)

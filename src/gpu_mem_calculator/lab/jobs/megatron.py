@@ -16,8 +16,7 @@ from ...training.engines.megatron_lm.options import (
     gradient_bits,
     option,
 )
-from .groups import fake_group
-from .job import NCCL, Job
+from .job import NCCL, Job, fake_group
 from .megatron_config import model_arguments, refusals, transformer_arguments
 from .model import import_extra
 

@@ -12,13 +12,13 @@ from ...runfile.text.errors import InputError
 from ...training.engines.megatron_lm.layout import FIRST, LAST, LAYOUT, WITH_EMBEDDING, WITH_LOSS
 from ...training.engines.megatron_lm.options import LOCAL, expert_tp, fused, option
 from ...training.engines.megatron_lm.shards import local_vocab
+from .model import dtype_name
 
 LAYERS, RMS = "LayerNorm", "RMSNorm"
 ACTIVATIONS = {
     **dict.fromkeys(("silu", "swish"), "silu"),
     **dict.fromkeys(("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu"),
 }
-DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 
 
 def refusals(run: Run) -> Iterator[str]:
@@ -84,7 +84,7 @@ def transformer_arguments(run: Run) -> dict[str, Any]:
     Megatron-LM.
     """
     arch, mesh = run.arch, run.mesh
-    layer, dtype = arch.layers[0], DTYPES[run.precision]
+    layer, dtype = arch.layers[0], dtype_name(run.precision)
     arguments: dict[str, Any] = {
         "num_layers": len(arch.layers),
         "hidden_size": arch.hidden,
@@ -205,7 +205,7 @@ def _feed_forward(run: Run) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "ffn_hidden_size": one.ffn,
         "gated_linear_unit": one.gated,
-        "activation_func": ACTIVATIONS.get(one.activation, "gelu"),
+        "activation_func": ACTIVATIONS[one.activation],
     }
     if sparse is None:
         return arguments

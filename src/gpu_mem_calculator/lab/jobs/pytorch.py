@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from ...training.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
@@ -22,10 +21,9 @@ from . import fsdp1, torchtitan
 from .adapters import add_adapters
 from .ddp import wrap_ddp
 from .fsdp import shard, sync_gradients
-from .groups import start_group
-from .job import Job
+from .job import Job, start_group
 from .losses import refuse_with_function, refuse_without_transformers, step_loss, use_kernels
-from .model import autocast_dtype, build, import_extra, inputs, layers
+from .model import autocast, autocast_dtype, build, import_extra, inputs, layers
 from .recompute import recompute, recompute_module
 
 
@@ -122,8 +120,7 @@ def _logits(job: Job, runner: Any) -> Any:
     assert run.evaluation is not None
     shape = (int(run.evaluation.batch), int(run.evaluation.seq))
     ids = torch.randint(0, run.arch.vocab, shape, device=job.world.device)
-    cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
-    with torch.no_grad(), cast:
+    with torch.no_grad(), autocast(job):
         logits = runner(input_ids=ids, labels=ids)["logits"]
     if dtype:
         logits = logits.float()
@@ -151,18 +148,11 @@ def reference(job: Job, model: Any) -> Reference | None:
     return run
 
 
-def precompute(job: Job, model: Any) -> None:
-    """Run the model forward once, before it is trained."""
-    forward(job, model, inputs(job, None))
-
-
 def forward(job: Job, model: Any, arguments: Any) -> None:
     """Run a model forward without autograd."""
     import torch
 
-    dtype = autocast_dtype(job)
-    cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
-    with torch.no_grad(), cast:
+    with torch.no_grad(), autocast(job):
         model(**arguments)
 
 
@@ -172,7 +162,7 @@ def train(job: Job) -> None:
     module, batch = _module(job)
     second = reference(job, module)
     if job.resolved.run.reference == PRECOMPUTED:
-        precompute(job, module)
+        forward(job, module, inputs(job, None))
     runner = _wrap(job, module)
     owner = runner if _flattens(job) else module
     params = [p for p in owner.parameters() if p.requires_grad]
@@ -242,17 +232,14 @@ def _step(
     second: Reference | None = None,
 ) -> None:
     """One step: every micro-batch forward and backward, clipping, the optimizer."""
-    import torch
-
-    dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
-    autocast = partial(torch.autocast, cache_enabled=job.resolved.run.autocast_cache)
-    mark, zero_grad = job.world.mark, job.resolved.run.zero_grad
+    count, zero_grad = int(job.resolved.run.micro_batches), job.resolved.run.zero_grad
+    mark = job.world.mark
     for micro in range(count):
         sync_gradients(job, runner, last=micro == count - 1)
         arguments = inputs(job, batch)
         if zero_grad == "before_forward" and micro == 0:
             optim.zero_grad(set_to_none=True)
-        cast = autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
+        cast = autocast(job, cache_enabled=job.resolved.run.autocast_cache)
         loss = step_loss(job, runner, arguments, cast)
         if second is not None:
             second(arguments)

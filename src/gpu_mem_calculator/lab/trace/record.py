@@ -18,7 +18,7 @@ from ...run.record import ModuleRecord, arithmetic
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...training.step.workspaces import run_cublas_bytes
-from ..jobs.model import layers, loss_of
+from ..jobs.model import layers, loss_of, torch_dtype
 from .attention import AttentionKernels
 from .module_parts import ModuleParts, split_module
 from .recorded_run import BACK, ONCE, STEP, RecordedRun, with_marks
@@ -51,7 +51,6 @@ def check_count(model: Any, parts: ModuleParts, title: str) -> None:
         raise InputError(f"{title}: {counts}; {why}")
 
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Build = Callable[[], tuple[Any, Any]]
 
 
@@ -101,9 +100,8 @@ def _build_in(build: Build, precision: str) -> tuple[Any, Any]:
     """The model and its batch, in the dtype of the arithmetic."""
     model, batch = build()
     model.train()
-    kind, _, what = precision.partition("_")
-    dtype = DTYPES.get(kind)
-    if dtype is None or what == "autocast":
+    what, dtype = precision.partition("_")[2], torch_dtype(precision)
+    if precision == "fp32" or what == "autocast":
         return model, batch
     if what == "weights":
         for parameter in model.parameters():
@@ -118,8 +116,8 @@ def _floats(value: Any) -> bool:
 
 
 def _autocast(precision: str) -> Any:
-    kind, _, cast = precision.partition("_")
-    return torch.autocast("cpu", dtype=DTYPES[kind]) if cast == "autocast" else nullcontext()
+    autocast = precision.endswith("_autocast")
+    return torch.autocast("cpu", dtype=torch_dtype(precision)) if autocast else nullcontext()
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
