@@ -22,8 +22,7 @@ from statistics import median
 from typing import Any
 
 from gpu_mem_calculator.lab.jobs.job import World
-from gpu_mem_calculator.lab.measure.card import import_once
-from gpu_mem_calculator.lab.measure.card_state import host_state
+from gpu_mem_calculator.lab.measure.card import host_state, import_once
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
 from gpu_mem_calculator.lab.measure.child_process import ChildOutcome, Tell, run_in_child
 from gpu_mem_calculator.lab.measure.program import program

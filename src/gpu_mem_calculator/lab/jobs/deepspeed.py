@@ -12,7 +12,7 @@ from ...run.run import Run
 from ...runfile.text.errors import InputError
 from ...tools.deepspeed.names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS, optimizer_section
 from ...training.engines.deepspeed.options import option
-from .job import NCCL, Job, fake_group
+from .job import NCCL, Job, fake_group, launched
 from .losses import refuse_with_function, step_loss, use_kernels
 from .model import hf_config, import_extra, inputs, layers, torch_dtype
 from .recompute import recompute, recompute_module
@@ -117,7 +117,7 @@ def start(job: Job) -> None:
     size, and DeepSpeed uses it.
     """
     deepspeed = import_extra("deepspeed", "measure")
-    if job.world.process_group == NCCL and "RANK" in os.environ:
+    if job.world.process_group == NCCL and launched():
         deepspeed.init_distributed(dist_backend="nccl", auto_mpi_discovery=False, verbose=False)
         return
     ranks, rank = int(job.resolved.hardware.num_gpus), job.world.rank

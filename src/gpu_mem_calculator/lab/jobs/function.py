@@ -16,27 +16,16 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ...runfile.text.errors import InputError, nearest, quoted
+from ...tools.translation.arguments import tables
 from .model import dtype_name, loss_of
 
-STAND_IN: dict[str, Any] = {
-    "num_layers": 1,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-    "vocab_size": 64,
-    "max_seq_len": 1024,
-}
+TABLES = tables(__file__)
+STAND_IN: dict[str, Any] = TABLES["stand_in"]
 """A model section with which a run file can be read; its values are never shown."""
 MADE_BY_FUNCTION = ("batch_size", "seq_len", "attention")
-IN_FUNCTION = {
-    "lora": "make the adapters",
-    "quantization": "quantize the weights",
-    "compile": "compile the model",
-}
+IN_FUNCTION: dict[str, str] = TABLES["in_function"]
+ON_CUDA: dict[str, str] = TABLES["on_cuda"]
 OURS = str(Path(__file__).parents[2]) + os.sep
-ON_CUDA = {
-    "cpu": " (a trace has no GPU and simulates one: name no device)",
-    "cuda": " (the GPU is the default device here: name another for what must not be on it)",
-}
 
 
 def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

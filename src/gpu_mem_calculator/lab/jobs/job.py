@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -55,31 +55,34 @@ class Job(Struct, frozen=True, kw_only=True):
 
 def run(job: Job) -> None:
     """Train the run to the end of the last step; raises for what cannot be run."""
-    engine = job.resolved.engine.name
+    engine, program = job.resolved.engine.name, job.file.program is not None
+    for problem in _refusals(job, engine, program=program):
+        raise InputError(problem)
+    module = "program" if program else TRAINERS[engine]
+    import_module(f".{module}", __package__).train(job)
+
+
+def _refusals(job: Job, engine: str, *, program: bool) -> Iterator[str]:
+    """A sentence for each choice that is estimated but cannot be run."""
+    run, only = job.resolved.run, "cannot be run here, only estimated"
     if engine not in TRAINERS:
-        works = f"it works for {', '.join(TRAINERS)}"
-        raise InputError(f"engine.type={engine!r} cannot be run here, only estimated; {works}")
-    if job.resolved.run.arch.implementation == "nanotron":
-        code = "model.implementation='nanotron'"
-        raise InputError(f"{code} cannot be run here, only estimated; leave it out")
-    if job.resolved.run.parameters_given is not None:
+        yield f"engine.type={engine!r} {only}; it works for {', '.join(TRAINERS)}"
+    if run.arch.implementation == "nanotron":
+        yield f"model.implementation='nanotron' {only}; leave it out"
+    if run.parameters_given is not None:
         why = "a model that runs has its own count: leave it out"
-        raise InputError(f"model.num_parameters scales an estimate; {why}")
-    if job.resolved.run.documents > 1 and job.file.program is None:
-        why = "cannot be run here, only estimated, except as a program; leave it out"
-        raise InputError(f"training.packed_documents={job.resolved.run.documents} {why}")
-    if job.file.program is not None:
-        import_module(".program", __package__).train(job)
+        yield f"model.num_parameters scales an estimate; {why}"
+    if program:
         return
-    if job.resolved.run.saving:
-        raise InputError("training.saving cannot be run here, only estimated; leave it out")
-    if job.resolved.run.rollout is not None:
-        fix = "measure a program, such as trl.GRPOTrainer"
-        raise InputError(f"training.generation cannot be run here, only estimated; {fix}")
+    if run.documents > 1:
+        yield f"training.packed_documents={run.documents} {only}, except as a program; leave it out"
+    if run.saving:
+        yield f"training.saving {only}; leave it out"
+    if run.rollout is not None:
+        yield f"training.generation {only}; measure a program, such as trl.GRPOTrainer"
     if job.build is not None and engine not in FUNCTION_ENGINES:
         works = f"--function works for {', '.join(FUNCTION_ENGINES)}"
-        raise InputError(f"engine.type={engine!r} makes its model itself; {works}")
-    import_module(f".{TRAINERS[engine]}", __package__).train(job)
+        yield f"engine.type={engine!r} makes its model itself; {works}"
 
 
 def start_group(job: Job) -> None:
@@ -90,12 +93,13 @@ def start_group(job: Job) -> None:
     elif kind == NCCL:
         import torch.distributed as dist
 
-        if "RANK" in os.environ:  # under a launcher
-            dist.init_process_group("nccl")
-        else:
-            dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    else:
-        assert kind == NONE
+        alone = {} if launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group("nccl", **alone)
+
+
+def launched() -> bool:
+    """Whether a launcher started this process as one of its ranks."""
+    return "RANK" in os.environ
 
 
 def fake_group(rank: int, ranks: int) -> None:

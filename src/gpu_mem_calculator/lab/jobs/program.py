@@ -15,12 +15,15 @@ from typing import Any
 
 from ...runfile.program import Program
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 from ...tools.translation.tools import start_problems
 from . import deepspeed
 from .job import NCCL, Job, start_group
 from .model import import_extra
 from .program_weights import load_model
 
+Rows = tuple[list[dict[str, Any]], dict[str, Any]]  # rows, and more arguments of the trainer
+MODULE = ("batch_size", "gradient_checkpointing", "fused")  # of the module, not the trainer
 ROWS = 64  # of a dataset: more than any program here reads
 WORDS = 2000  # of the tokenizer
 PROMPT = 128  # tokens of a prompt where the program names none
@@ -146,9 +149,6 @@ def train_trl(job: Job, program: Program) -> None:
     trainer.train()
 
 
-Rows = tuple[list[dict[str, Any]], dict[str, Any]]  # rows, and more arguments of the trainer
-
-
 def _sft(job: Job, data: Mapping[str, Any]) -> Rows:
     ids = token_rows(job.resolved.run.arch.vocab, data["seq_len"], rows_needed(job))
     return [{"input_ids": row} for row in ids], {}
@@ -196,10 +196,6 @@ TRL: Mapping[str, tuple[str, Callable[[Job, Mapping[str, Any]], Rows]]] = {
     "GRPOTrainer": ("trl", _prompts),
     "RLOOTrainer": ("trl", _prompts),
 }
-
-
-# Arguments of the program that are the module's, not the trainer's.
-MODULE = ("batch_size", "gradient_checkpointing", "fused")
 
 
 def train_lightning(job: Job, program: Program) -> None:
@@ -251,17 +247,9 @@ def _module(job: Job, program: Program, lightning: Any, torch: Any) -> Any:
     return Module()
 
 
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "WANDB_MODE": "disabled",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_DATASETS_OFFLINE": "1",
-}
-
-
 def launch(job: Job) -> None:
     """Set what torchrun sets for this rank, and start the process group; nothing is downloaded."""
-    os.environ.update(QUIET)
+    os.environ.update(tables(__file__)["quiet"])
     if job.resolved.engine.name == "deepspeed":
         deepspeed.start(job)
         return

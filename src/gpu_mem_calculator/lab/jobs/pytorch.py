@@ -1,12 +1,8 @@
 """PyTorch's training loop: one GPU, DistributedDataParallel or FSDP; with PEFT for adapters.
 
-A frozen reference model of a job, which runs forward before each backward.
-
-An evaluation after a step, as transformers' Trainer runs it (trainer.py evaluation_loop).
-
-The optimizer of a run, and gradient clipping.
-
-A job whose model is compiled, as transformers.Trainer and accelerate compile it.
+A model is compiled as transformers.Trainer and accelerate do it. A frozen reference model runs
+forward before each backward, and an evaluation follows a step as in Trainer (trainer.py
+evaluation_loop), where the run has them.
 """
 
 from __future__ import annotations
@@ -25,6 +21,9 @@ from .job import Job, start_group
 from .losses import refuse_with_function, refuse_without_transformers, step_loss, use_kernels
 from .model import autocast, autocast_dtype, build, import_extra, inputs, layers
 from .recompute import recompute, recompute_module
+
+LEARNING_RATE = 1e-5
+Reference = Callable[[Any], None]
 
 
 def compile_model(job: Job, model: Any) -> Any:
@@ -48,9 +47,6 @@ def compile_model(job: Job, model: Any) -> Any:
 
         model.forward = forward
     return torch.compile(model, mode=mode)
-
-
-LEARNING_RATE = 1e-5
 
 
 def optimizer(job: Job, params: Sequence[Any], model: Any) -> Any:
@@ -126,9 +122,6 @@ def _logits(job: Job, runner: Any) -> Any:
         logits = logits.float()
     ranks = int(run.mesh.dp)
     return torch.cat([logits] * ranks) if ranks > 1 else logits
-
-
-Reference = Callable[[Any], None]
 
 
 def reference(job: Job, model: Any) -> Reference | None:

@@ -1,12 +1,13 @@
 """Runs a module once on fake tensors and records the events of its parts: see run/record.py.
 
-Checks that a record of a module counts every parameter once.
+A record counts every parameter once: a module where that cannot be is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -197,11 +198,11 @@ class ModuleWatcher:
             module_hooks.register_module_forward_hook(self._leave),
         ]
         for number, layer in enumerate(self.stack):
-            hook = self._flows_in(number)
+            hook = partial(self._flows_in, number)
             handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
         for name, p in self.model.named_parameters():
             if p.requires_grad:
-                handles.append(p.register_post_accumulate_grad_hook(self._arrives(name)))
+                handles.append(p.register_post_accumulate_grad_hook(partial(self._arrives, name)))
         try:
             yield
         finally:
@@ -229,39 +230,30 @@ class ModuleWatcher:
             if first is not None:
                 first.register_hook(lambda _: self.mark("in", name))
 
-    def _flows_in(self, number: int) -> Callable[..., None]:
-        def hook(module: Any, args: Any, kwargs: Any) -> None:
-            if self.where == BACK:
-                return
-            if number != self.layer + 1:
-                order = "its list of layers must be run once, in order"
-                runs = f"the module runs layer {number} after layer {self.layer}"
-                raise InputError(f"{runs}; {order}")
-            self.layer = number
-            self._boundary(number, _first((args, kwargs)))
-
-        return hook
+    def _flows_in(self, number: int, module: Any, args: Any, kwargs: Any) -> None:
+        if self.where == BACK:
+            return
+        if number != self.layer + 1:
+            order = "its list of layers must be run once, in order"
+            runs = f"the module runs layer {number} after layer {self.layer}"
+            raise InputError(f"{runs}; {order}")
+        self.layer = number
+        self._boundary(number, _first((args, kwargs)))
 
     def _boundary(self, number: int, tensor: Any) -> None:
         """Note the tensor that flows between two layers, and hook its gradient."""
         self.flows[number] = self._number(tensor)
         self.shape = (tensor.numel() // tensor.shape[-1], tensor.shape[-1])
         if tensor.requires_grad and torch.is_grad_enabled():
-            tensor.register_hook(self._flows_back(number))
+            tensor.register_hook(partial(self._flows_back, number))
 
-    def _flows_back(self, number: int) -> Callable[[Any], None]:
-        def hook(grad: Any) -> None:
-            self.grads[number] = self._number(grad)
-            self.mark("layer", number)
+    def _flows_back(self, number: int, grad: Any) -> None:
+        self.grads[number] = self._number(grad)
+        self.mark("layer", number)
 
-        return hook
-
-    def _arrives(self, name: str) -> Callable[[Any], None]:
-        def hook(parameter: Any) -> None:
-            self.arrived[name] = self._number(parameter.grad)
-            self.mark("weight", name)
-
-        return hook
+    def _arrives(self, name: str, parameter: Any) -> None:
+        self.arrived[name] = self._number(parameter.grad)
+        self.mark("weight", name)
 
     def batch_bytes(self, batch: Any) -> int:
         """Bytes of a batch, without a tensor that is itself the first layer's input."""

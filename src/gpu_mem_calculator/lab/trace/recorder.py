@@ -1,9 +1,8 @@
 """Records every storage that a torch program allocates and frees, and what allocated it.
 
 A dispatch mode sees each operation below autograd, on the tensors that own memory. A storage is
-alive as long as its Python object, which torch keeps as long as the storage.
-
-Results of operations on fake tensors, where torch's own shape function is slow or missing.
+alive as long as its Python object, which torch keeps as long as the storage. Operations whose shape
+function in torch is slow or missing get their results here.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ledger.units import MIB
 from ...pytorch.replay.stream import AllocationStream
+from ...tools.translation.arguments import tables
 from .storages import HostStorages, StorageMaker, calling_line
 from .workspaces import MATMULS, workspaces
 
@@ -30,22 +30,17 @@ DROPOUT = torch.ops.aten.native_dropout.default
 LAYER_NORM = torch.ops.aten.native_layer_norm.default
 GROUPED = torch.ops.aten._grouped_mm.default
 COUNTS = torch.ops.aten.histc.default  # on integers, which only a GPU supports
-# In-place operations that change the shape, the strides or the memory itself.
-RESHAPING = frozenset(
-    {
-        "aten::as_strided_",
-        "aten::detach_",
-        "aten::resize_",
-        "aten::resize_as_",
-        "aten::set_",
-        "aten::squeeze_",
-        "aten::swapaxes_",
-        "aten::swapdims_",
-        "aten::t_",
-        "aten::transpose_",
-        "aten::unsqueeze_",
-    }
-)
+SUM = torch.ops.aten.add.Tensor
+SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
+WITH_BIAS = torch.ops.aten.addmm.default
+DEVICE = torch.ops.prim.device.default
+CPU = torch.device("cpu")
+CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
+
+
+# Of DTensors, with tensors of its own that hold nothing.
+PROPAGATES = ("_propagate_tensor_meta", "propagate_op_sharding_non_cached")
+RESHAPING = frozenset(tables(__file__)["reshaping"])
 
 
 def shaped_result(func: Any, args: Any, kwargs: Any) -> Any:
@@ -100,18 +95,6 @@ def _grouped_matmul(left: Any, right: Any, offs: Any = None, *rest: Any, **kwarg
     if left.ndim == right.ndim == 2:  # the gradient of the weights: one matrix for each group
         shape.insert(0, offs.shape[0])
     return left.new_empty(shape)
-
-
-SUM = torch.ops.aten.add.Tensor
-SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
-WITH_BIAS = torch.ops.aten.addmm.default
-DEVICE = torch.ops.prim.device.default
-CPU = torch.device("cpu")
-CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
-
-
-# Of DTensors, with tensors of its own that hold nothing.
-PROPAGATES = ("_propagate_tensor_meta", "propagate_op_sharding_non_cached")
 
 
 class Recorder(TorchDispatchMode):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_right, insort
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from ...pytorch.replay.allocator import AllocatorSettings, ReplayRun
@@ -93,7 +94,7 @@ class AllocatorHistory:
         self.pools: dict[int, int] = {}  # segment -> its pool
         self.sizes: dict[int, int] = {}  # segment -> its units
         self.alive: dict[int, Frames] = {}  # tensor -> the frames of its allocation
-        self._frames: dict[Any, Frames] = {}
+        self._frames = cache(frames)
 
     def play(self) -> None:
         """Replay every event of the stream, and annotate the phases."""
@@ -121,8 +122,7 @@ class AllocatorHistory:
         del self.alive[number]
 
     def _allocated(self, number: int) -> None:
-        stack = self._frames.setdefault(self._key(number), frames(self.makers[number]))
-        self.alive[number] = stack
+        stack = self.alive[number] = self._frames(self.makers[number])
         pool = self.plan.pool_of[number]
         start = self.cache.tensors[number] & ADDRESS
         if self.expandable:
@@ -148,13 +148,9 @@ class AllocatorHistory:
 
     def _note(self, action: str, number: int) -> None:
         """Record an event of one tensor; torch records the requested size."""
-        stack = self._frames[self._key(number)]
+        stack = self._frames(self.makers[number])
         start, pool = self.cache.tensors[number] & ADDRESS, self.plan.pool_of[number]
         self._add(action, start, self.stream.sizes[number], pool, stack)
-
-    def _key(self, number: int) -> Any:
-        maker = self.makers[number]
-        return maker.op, maker.module, maker.line, maker.backward
 
     def _add(self, action: str, start: int, size: int, pool: int, stack: Frames) -> None:
         self.events.append(
@@ -188,7 +184,7 @@ class AllocatorHistory:
         states = dict.fromkeys(self.alive, "active_allocated")
         states |= dict.fromkeys(self.cache.kept, "active_pending_free")
         for number, state in states.items():
-            block, stack = self.cache.tensors[number], self._frames[self._key(number)]
+            block, stack = self.cache.tensors[number], self._frames(self.makers[number])
             everything.append((block, self.stream.sizes[number], state, stack))
         for block, requested, state, stack in sorted(everything, key=lambda one: one[0] & ADDRESS):
             start = block & ADDRESS
