@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_mem_calculator.lab.measure.tries import died_of_memory
+from gpu_mem_calculator.lab.measure.runs_file import died_of_memory
 from gpu_mem_calculator.ledger.units import GIB
 
 from .caps import WORDS, caps

@@ -18,7 +18,7 @@ from gpu_mem_calculator.lab.measure.cases import (
     measure_one,
 )
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
-from gpu_mem_calculator.lab.measure.tries import died_of_memory
+from gpu_mem_calculator.lab.measure.runs_file import died_of_memory
 from gpu_mem_calculator.runfile.read import as_dict
 from gpu_mem_calculator.runfile.resolve.megatron_defaults import with_script_defaults
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpu_mem_calculator.lab.measure.card_state import card_state, host_state
+from gpu_mem_calculator.lab.measure.card import card_state, host_state
 from gpu_mem_calculator.lab.measure.child_process import Tell, run_in_child
 
 GROUPS = ("matmul", "attention", "elementwise", "optimizers", "transfers", "host_ops", "quantized")

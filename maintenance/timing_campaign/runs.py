@@ -22,8 +22,7 @@ from statistics import median
 from typing import Any
 
 from gpu_mem_calculator.lab.jobs.job import World
-from gpu_mem_calculator.lab.measure.card import import_once
-from gpu_mem_calculator.lab.measure.card_state import host_state
+from gpu_mem_calculator.lab.measure.card import host_state, import_once
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
 from gpu_mem_calculator.lab.measure.child_process import ChildOutcome, Tell, run_in_child
 from gpu_mem_calculator.lab.measure.program import program
@@ -110,7 +109,7 @@ def host_of(case: Case, tell: Tell) -> Case:
 
 def started_once() -> None:
     """Let jobs of one process share the fake process group of the first."""
-    groups: Any = import_module("gpu_mem_calculator.lab.jobs.groups")
+    groups: Any = import_module("gpu_mem_calculator.lab.jobs.job")
     if getattr(groups.fake_group, "once", False):
         return
     start, dist = groups.fake_group, import_module("torch.distributed")

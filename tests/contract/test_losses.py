@@ -163,8 +163,8 @@ def test_the_functions_of_a_loss_exist(loss: str) -> None:
         "lab/jobs/losses.py, or say why there is none (no_job)"
     )
     assert row.package or loss not in smaller_losses(), f"{ROWS}: which package has {loss!r}?"
-    assert not row.package or row.package in (SOURCE / "lab/jobs/losses.py").read_text(), (
-        f"lab/jobs/losses.py: PACKAGES has no {row.package!r}, which {loss!r} needs"
+    assert not row.package or row.package in (SOURCE / "lab/jobs/tables.toml").read_text(), (
+        f"lab/jobs/tables.toml: [losses.packages] has no {row.package!r}, which {loss!r} needs"
     )
 
 

@@ -58,10 +58,10 @@ def on_a_gpu() -> Iterator[None]:
     from gpu_mem_calculator.lab.trace.cuda import as_on_cuda
     from gpu_mem_calculator.lab.trace.huggingface import (
         as_if_real,
+        convertible_modules,
         simulated_generate,
         without_warnings,
     )
-    from gpu_mem_calculator.lab.trace.modules import convertible_modules
 
     with ExitStack() as stack:
         for one in (

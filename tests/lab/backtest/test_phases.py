@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.lab.backtest.phases import parse, replayed_peaks, title
+from gpu_mem_calculator.lab.backtest.phases import replayed_peaks, title
 from gpu_mem_calculator.lab.backtest.predict import _traced_peak
+from gpu_mem_calculator.lab.jobs.phases import parse
 from gpu_mem_calculator.pytorch.replay.allocator import ReplayPhase
 from gpu_mem_calculator.training.step.stream import STARTUP_MARK
 

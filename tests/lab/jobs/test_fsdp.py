@@ -54,4 +54,4 @@ def test_replicas_are_an_axis_of_hybrid_shard(
     monkeypatch.setattr(fsdp, "mesh_of", lambda job, *axes: axes)
     file = read(small_run("fsdp", 8, engine={"type": "fsdp", **engine}))
     world = World(device="cpu", mark=lambda _: None)
-    assert fsdp._mesh(Job(file=file, resolved=resolve(file), world=world)) == (sizes, names)
+    assert fsdp.mesh(Job(file=file, resolved=resolve(file), world=world)) == (sizes, names)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.lab.backtest import phases as compared
+from gpu_mem_calculator.lab.jobs import phases as module
 from gpu_mem_calculator.lab.jobs.phases import inference_phases, phase_after
 from gpu_mem_calculator.lab.measure.program import program
 from tests.conftest import ROOT
@@ -45,3 +47,23 @@ def test_the_phase_at_work_follows_the_last_that_ended() -> None:
     assert phase_after([*phases], phases) == ""
     assert phase_after(["else"], phases) == ""
     assert phase_after([], ()) == ""
+
+
+def test_every_kind_of_phase_is_compared_and_titled() -> None:
+    """A new one has no peak and no title until it has its rows."""
+    jobs = [one for one in vars(module).values() if isinstance(one, module.JobPhases)]
+    kinds = {kind for one in jobs for kind in (*one.micro_batch, *one.step)}
+    add = "add a row to KINDS and to WORDS in lab/backtest/phases.py"
+    assert kinds | {"fwdbwd"} == set(compared.KINDS) == set(compared.WORDS), add
+    assert all(module.parse(f"s0.{kind}") for kind in kinds), "add it to NAME in lab/jobs/phases.py"
+
+
+def test_every_phase_of_a_trace_has_its_place_in_the_ledger() -> None:
+    """Also those of start-up and of inference."""
+    pytest.importorskip("torch")
+    from gpu_mem_calculator.lab.trace.ledger import PHASES
+
+    jobs = (module.TORCH, module.EVALUATED, module.DEEPSPEED)
+    names = {name for one in jobs for name in (*one.startup, *one.micro_batch, *one.step)}
+    add = "add a row to [ledger.phases] in lab/trace/tables.toml"
+    assert names | {*module.INFERENCE} == set(PHASES), add

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.lab.jobs.job import Job, World, run
+from gpu_mem_calculator.lab.jobs.program import RUNNERS, TRL
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
+from gpu_mem_calculator.tools.translation.tools import STARTED, TOOLS
 from tests.conftest import SMALL_LLAMA
 
 PEFT = {"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
@@ -32,3 +34,10 @@ def test_the_trainer_runs(more: dict[str, Any]) -> None:
     world = World(device="cpu", mark=marks.append, steps=2)
     run(Job(file=file, resolved=resolve(file), world=world))
     assert marks == ["model", "s0.step", "s1.step"]
+
+
+def test_every_program_that_can_be_started_is_run_by_its_own_module() -> None:
+    """No trainer is taken for another."""
+    assert set(RUNNERS) == set(STARTED), "add it to RUNNERS in lab/jobs/program.py"
+    trainers = {name.partition(".")[2] for name in TOOLS if name.startswith("trl.")}
+    assert set(TRL) == trainers, "add the module and the rows of it to TRL in lab/jobs/program.py"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.lab.measure.probe import Probe
-from gpu_mem_calculator.lab.measure.step_clock import StepClock
+from gpu_mem_calculator.lab.measure.probe import Probe, StepClock
 
 from .conftest import FakeCuda
 

@@ -18,7 +18,7 @@ from gpu_mem_calculator.lab.script.run import PACKAGES, run_supervised
 ISOLATED = f"""
 import subprocess, sys
 from pathlib import Path
-from gpu_mem_calculator.lab.script import isolation
+from gpu_mem_calculator.lab.script import child as isolation
 {{before}}
 isolation.isolate(Path({{folder!r}}), {PACKAGES!r})
 subprocess.run([sys.executable, "-c", {{child!r}}])

@@ -12,8 +12,8 @@ pytest.importorskip("accelerate")
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.lab.backtest.predict import by_trace
 from gpu_mem_calculator.lab.backtest.rows import MeasuredRun
-from gpu_mem_calculator.lab.script.no_triton import importable_triton
 from gpu_mem_calculator.lab.script.program import trace_program
+from gpu_mem_calculator.lab.trace.no_triton import importable_triton
 from gpu_mem_calculator.runfile.text.errors import InputError
 
 CLOSE = 0.001  # of the peak; a measured run of the same kind has the trace's bytes

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("transformers")
 
 from gpu_mem_calculator.lab.trace.run import RunTrace, run_trace, trace
-from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
 from tests.corpus import sampled
@@ -36,15 +35,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 
 def _traced(words: str) -> RunTrace:
     made = recorded(words)
-    stream = AllocationStream(
-        sizes=made.sizes,
-        events=made.events,
-        streams=made.streams,
-        marks=made.marks,
-        empties=made.empties,
-    )
     resolved = resolve(read({**tiny_run(), "hardware": {"gpu": "h200"}}))
-    return run_trace(resolved, stream, made.makers, made.kinds)
+    return run_trace(resolved, made.stream, made.makers, made.kinds)
 
 
 @pytest.mark.parametrize("words", sampled(CASES.keys(), keep=2))

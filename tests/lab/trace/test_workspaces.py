@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from gpu_mem_calculator.lab.jobs.recompute import recompute  # noqa: E402
 from gpu_mem_calculator.lab.trace import cuda, recorder, workspaces  # noqa: E402
 from gpu_mem_calculator.lab.trace.device_names import DeviceNames  # noqa: E402
-from gpu_mem_calculator.lab.trace.host_storages import HostStorages  # noqa: E402
 from gpu_mem_calculator.lab.trace.snapshot import frames  # noqa: E402
+from gpu_mem_calculator.lab.trace.storages import HostStorages  # noqa: E402
 from gpu_mem_calculator.run.recompute import EVERYTHING  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -139,9 +139,9 @@ def test_a_tensor_keeps_its_dtype_unless_another_is_named(
 
 def test_integers_are_counted_as_on_a_gpu() -> None:
     """torch's own function refuses them on the CPU; floats go through it."""
-    whole = recorder.result(recorder.COUNTS, (torch.ones(10, dtype=torch.int64), 5), {})
+    whole = recorder.shaped_result(recorder.COUNTS, (torch.ones(10, dtype=torch.int64), 5), {})
     assert (tuple(whole.shape), whole.dtype) == ((5,), torch.int64)
-    floats = recorder.result(recorder.COUNTS, (torch.ones(10), 5), {})
+    floats = recorder.shaped_result(recorder.COUNTS, (torch.ones(10), 5), {})
     assert tuple(floats.shape) == (5,)
 
 
@@ -157,7 +157,7 @@ def test_grouped_matmuls_have_a_row_or_a_matrix_for_each_group(
 ) -> None:
     """In dtypes that torch's own shape function refuses."""
     ends = None if groups is None else meta(groups, dtype=torch.int32)
-    product = recorder.result(
+    product = recorder.shaped_result(
         recorder.GROUPED, (meta(*left, dtype=FP32), meta(*right, dtype=FP32), ends), {}
     )
     assert tuple(product.shape) == shape

@@ -7,10 +7,8 @@ from the end of the previous one to its own end, and what is alive at its start 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
@@ -18,16 +16,17 @@ from ...pytorch.replay.allocator import ReplayPhase as Replay
 from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from ...training.generation.instants import DECODE, PREFILL
 from ...training.step.stream import STARTUP_MARK
+from ..jobs.phases import StepPhase, parse
 
 KINDS = {
     "fwd": (FORWARD,),
     "bwd": (BACKWARD,),
     "fwdbwd": (FORWARD, BACKWARD),
+    "sync": (),
     "opt": (OPTIMIZER,),
     "eval": (EVALUATION,),
     "step": (GENERATION, FORWARD, BACKWARD, OPTIMIZER),
 }
-NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt|eval|step)")
 WORDS = {
     "fwd": "forward",
     "bwd": "backward",
@@ -42,27 +41,6 @@ SERVED = {"load": (STARTUP,), "prefill": (PREFILL,), "generate": (PREFILL, DECOD
 # Names of instants in the ledgers.
 STEP = "optimizer"
 BEFORE_BACKWARD = ("loss.backward", "gather.root")
-
-
-class StepPhase(Struct, frozen=True):
-    """A measured phase of a step.
-
-    - step: counted from 0
-    - micro_batch: counted from 0; None for all micro-batches of the step
-    - kind: a key of `WORDS`
-    """
-
-    step: int
-    micro_batch: int | None
-    kind: str
-
-
-def parse(name: str) -> StepPhase | None:
-    """The phase that a name such as `s1.a0.bwd` means; None for a phase of start-up."""
-    match = NAME.fullmatch(name)
-    if match is None:
-        return None
-    return StepPhase(int(match[1]), None if match[2] is None else int(match[2]), match[3])
 
 
 def title(name: str) -> str:
@@ -112,7 +90,7 @@ def _replay_phases(phase: StepPhase, micro_batches: int, latest: int) -> Iterato
             yield "opt"
         return
     numbers = range(latest + 1) if phase.micro_batch is None else (min(phase.micro_batch, latest),)
-    words = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}.get(phase.kind, ())
+    words = [word for word in ("fwd", "bwd") if word in phase.kind]
     yield from (f"a{number}.{word}" for number in numbers for word in words)
 
 
@@ -176,7 +154,7 @@ def _startup_peak(ledger: Ledger, name: str, names: tuple[str, ...]) -> int | No
 
 def _instants(ledger: Ledger, phase: StepPhase, micro_batches: int) -> list[Instant]:
     """The instants of a phase; empty where the ledger has none for it."""
-    kinds = KINDS.get(phase.kind, ())
+    kinds = KINDS[phase.kind]
     instants = [
         i
         for i in ledger.instants

@@ -1,7 +1,4 @@
-"""The rungs: functions that predict the memory of a measured run, by estimate or by trace.
-
-The predicted seconds of a step of a measured run.
-"""
+"""The rungs: functions that predict a measured run, memory and step, by estimate or by trace."""
 
 from __future__ import annotations
 
@@ -27,10 +24,14 @@ from ...runfile.text.errors import InputError
 from ...timing.training.alone import alone_seconds
 from ...timing.training.step import step_seconds
 from ...tools.read import read
-from .phases import parse, phase_peaks, replayed_peaks
+from ..jobs.phases import parse
+from .phases import phase_peaks, replayed_peaks
 from .rows import METRICS, MeasuredRun
 
 ALONE = ("none", "fake", "nccl, 1 rank")  # process groups in which nobody waits for another rank
+
+
+NEEDS_TORCH = "--rung trace runs the model with torch, and {} is not installed; " + install("torch")
 
 
 def predict_step(resolved: ResolvedRun, process_group: str | None, stage: int) -> float:
@@ -40,9 +41,6 @@ def predict_step(resolved: ResolvedRun, process_group: str | None, stage: int) -
     if process_group in ALONE:
         return float(alone_seconds(run, engine, machine, stage))
     return float(step_seconds(run, engine, machine).estimate)
-
-
-NEEDS_TORCH = "--rung trace runs the model with torch, and {} is not installed; " + install("torch")
 
 
 class Prediction(Struct, frozen=True, kw_only=True):

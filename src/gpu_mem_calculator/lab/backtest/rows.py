@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +13,17 @@ from msgspec import Struct
 from ...runfile.resolve.megatron_defaults import with_measured_defaults
 from ...runfile.text.errors import MOST_PROBLEMS, InputError, first_problems, nearest, quoted
 from ...runfile.text.files import MOST_RUNS_BYTES, read_text
+from ...tools.translation.arguments import tables
+from ..jobs.phases import in_step
 
-# Each metric that is scored, and its key in `measured`.
-METRICS = {
-    "allocated": "allocated_bytes",
-    "startup": "startup_bytes",
-    "reserved": "reserved_bytes",
-    "needs": "survives_in_bytes",
-    "device": "device_bytes",
-    "host": "host_bytes",
-    "weights": "weights_bytes",
-    "activation": "activation_bytes",
-    "non_torch": "non_torch_bytes",
-    "graph": "graph_bytes",
-    "kv_pool": "kv_pool_bytes",
-    "kv_tokens": "kv_tokens",
-    "fits": "fits",
-    "step": "step_seconds",
-}
-# Also measured, but not predicted.
-UNSCORED = (
-    *("fails_in_bytes", "context_bytes", "alloc_retries"),
-    *("step_seconds_all", "average_bytes", "utilization_pct"),
-    *("step_peaks_bytes", "between_steps_bytes"),
-)
-KNOWN = (*METRICS.values(), *UNSCORED)
+ROWS = tables(__file__)
+METRICS: dict[str, str] = ROWS["metrics"]  # each that is scored, and its key in `measured`
+KNOWN = (*METRICS.values(), *ROWS["unscored"])
 LISTS = ("step_peaks_bytes",)  # a number of bytes for each step
 TIMED = "step_seconds_all"  # the seconds of each step that was timed without probes
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
-NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
-OTHERS = "function with record rank num_parameters rank_parameters phases environment failed tries"
-KEYS = (*NEEDED, *OTHERS.split())
-STEP_PHASE = re.compile(r"s\d+(\.|$)")
+NEEDED: dict[str, str] = ROWS["needed"]  # keys of a row that must be there, and an example of each
+KEYS = (*NEEDED, *ROWS["others"])
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 
 
@@ -177,7 +155,7 @@ def has_probes(measured: Mapping[str, Any], phases: Iterable[str]) -> bool:
     """
     if TIMED in measured:
         return False
-    return "step_peaks_bytes" in measured or any(STEP_PHASE.match(name) for name in phases)
+    return "step_peaks_bytes" in measured or any(in_step(name) for name in phases)
 
 
 def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -216,21 +194,19 @@ def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
     for key, value in measured.items():
         if key not in KNOWN or value is None:
             continue
-        elif key == "fits":
-            if not isinstance(value, bool):
-                yield f"measured.fits={_short(value)} must be true or false"
+        if key == "fits":
+            good, form = isinstance(value, bool), "true or false"
         elif key in LISTS:
-            if not isinstance(value, list) or not all(map(_whole_number, value)):
-                yield f"measured.{key}={_short(value)} must be a list of whole numbers of bytes"
+            good, form = _list_of(value, _whole_number), "a list of whole numbers of bytes"
         elif key == TIMED:
-            if not isinstance(value, list) or not all(map(_number, value)):
-                yield f"measured.{key}={_short(value)} must be a list of numbers, 0 or more"
+            good, form = _list_of(value, _number), "a list of numbers, 0 or more"
         elif key in NUMBERS:
-            if not _number(value):
-                yield f"measured.{key}={_short(value)} must be a number, 0 or more"
-        elif not _whole_number(value):
+            good, form = _number(value), "a number, 0 or more"
+        else:
             unit = "a whole number" if key == "kv_tokens" else "a whole number of bytes"
-            yield f"measured.{key}={_short(value)} must be {unit}, 0 or more"
+            good, form = _whole_number(value), f"{unit}, 0 or more"
+        if not good:
+            yield f"measured.{key}={_short(value)} must be {form}"
 
 
 def unknown_notes(rows: Iterable[MeasuredRun]) -> Iterator[str]:
@@ -253,6 +229,10 @@ def _whole_number(value: Any) -> bool:
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _list_of(value: Any, good: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(good, value))
 
 
 def _short(value: Any) -> str:

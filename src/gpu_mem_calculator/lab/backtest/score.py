@@ -7,6 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ...runfile.text.errors import InputError
 from .predict import RUNGS, Prediction, Rung, check_rung
@@ -219,8 +220,7 @@ def _metric(report: BacktestReport, metric: str) -> dict[str, Any]:
 
 
 def _figures(report: BacktestReport, metric: str, group: str | None) -> dict[str, Any]:
-    errors = report.summary(metric, group)
-    return {name: getattr(errors, name) for name in errors.__struct_fields__}
+    return asdict(report.summary(metric, group))
 
 
 def verdict_score(
@@ -237,8 +237,7 @@ def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"id": row.id, "group": row.group}
     for metric, one in row.metrics.items():
         if metric == "fits":
-            right = one.predicted == one.measured
-            data[metric] = {"predicted": one.predicted, "measured": one.measured, "right": right}
+            data[metric] = {**asdict(one), "right": one.predicted == one.measured}
         else:
             data[metric] = _comparison_data(one)
     if phases:
@@ -247,4 +246,4 @@ def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
 
 
 def _comparison_data(one: Comparison) -> dict[str, Any]:
-    return {"predicted": one.predicted, "measured": one.measured, "error_pct": one.error_pct}
+    return {**asdict(one), "error_pct": one.error_pct}

@@ -7,6 +7,7 @@ from typing import Any
 from .job import Job
 from .losses import use_kernels
 from .model import build, import_extra, layers
+from .quantized import quantized_model
 from .recompute import recompute
 
 
@@ -16,14 +17,8 @@ def add_adapters(job: Job, model: Any = None) -> Any:
     """
     run, given = job.resolved.run, model is not None
     assert run.adapter is not None
-    if given:
-        pass
-    elif run.quantization:
-        from .quantized import quantized_model
-
-        model = quantized_model(job)
-    else:
-        model = build(job, job.world.device)
+    if not given:
+        model = quantized_model(job) if run.quantization else build(job, job.world.device)
     use_kernels(job, model)
     for parameter in model.parameters():
         parameter.requires_grad_(False)

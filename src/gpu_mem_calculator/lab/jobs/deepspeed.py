@@ -11,15 +11,13 @@ from typing import Any
 from ...run.run import Run
 from ...runfile.text.errors import InputError
 from ...tools.deepspeed.names import CHECKPOINT_KEYS, SWAP_ELEMENTS, ZERO_KEYS, optimizer_section
-from ...training.engines.deepspeed.options import OPTIONS
-from .groups import fake_group
-from .job import NCCL, Job
+from ...training.engines.deepspeed.options import option
+from .job import NCCL, Job, fake_group, launched
 from .losses import refuse_with_function, step_loss, use_kernels
-from .model import hf_config, import_extra, inputs, layers
+from .model import hf_config, import_extra, inputs, layers, torch_dtype
 from .recompute import recompute, recompute_module
 
 LEARNING_RATE = 1e-5
-DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 
 
 def config_json(job: Job, nvme_path: str = "") -> dict[str, Any]:
@@ -40,23 +38,19 @@ def config_json(job: Job, nvme_path: str = "") -> dict[str, Any]:
     }
     if run.precision != "fp32":
         data[run.precision.partition("_")[0]] = {"enabled": True}
-    chosen = {key: True for key in CHECKPOINT_KEYS if _option(run, key)}
+    chosen = {key: True for key in CHECKPOINT_KEYS if option(run, key)}
     if chosen:
         data["activation_checkpointing"] = chosen
     return data
 
 
-def _option(run: Run, name: str) -> Any:
-    return run.options.get(name, OPTIONS[name])
-
-
 def _zero(run: Run, nvme_path: str) -> dict[str, Any]:
-    section: dict[str, Any] = {"stage": int(_option(run, "zero_stage"))}
-    section |= {key: value for key in ZERO_KEYS if (value := _option(run, key)) is not None}
+    section: dict[str, Any] = {"stage": int(option(run, "zero_stage"))}
+    section |= {key: value for key in ZERO_KEYS if (value := option(run, key)) is not None}
     for key in ("offload_optimizer", "offload_param"):
-        place = _option(run, key)
+        place = option(run, key)
         if place != "none":
-            section[key] = {"device": place, "pin_memory": bool(_option(run, "pin_memory"))}
+            section[key] = {"device": place, "pin_memory": bool(option(run, "pin_memory"))}
             if place == "nvme":
                 section[key]["nvme_path"] = nvme_path
     return section
@@ -70,13 +64,13 @@ def refusals(job: Job) -> list[str]:
         why = "DeepSpeed's pipeline is estimated but not run here; set it to 1"
         problems.append(f"parallelism.pipeline_parallel_size={run.mesh.pp}: {why}")
     shard = -(-run.arch.largest_weight // int(run.mesh.dp))
-    if _option(run, "offload_param") == "nvme" and shard > SWAP_ELEMENTS:
+    if option(run, "offload_param") == "nvme" and shard > SWAP_ELEMENTS:
         larger = f"larger than the swap buffers of {SWAP_ELEMENTS}; use more ranks or 'cpu'"
         problems.append(f"engine.offload_param='nvme': a shard of {shard} elements is {larger}")
-    if run.reentrant and any(_option(run, key) for key in CHECKPOINT_KEYS):
+    if run.reentrant and any(option(run, key) for key in CHECKPOINT_KEYS):
         why = "deepspeed.checkpointing is reentrant by itself; leave it out"
         problems.append(f"training.checkpoint_reentrant=true: {why}")
-    if run.loss == "chunked" and _option(run, "zero_stage") == 3:
+    if run.loss == "chunked" and option(run, "zero_stage") == 3:
         why = "its weight is gathered under Trainer alone; use loss 'full', or engine.zero_stage 2"
         problems.append(f"training.loss='chunked' with ZeRO-3 cannot be run here: {why}")
     return problems
@@ -123,7 +117,7 @@ def start(job: Job) -> None:
     size, and DeepSpeed uses it.
     """
     deepspeed = import_extra("deepspeed", "measure")
-    if job.world.process_group == NCCL and "RANK" in os.environ:
+    if job.world.process_group == NCCL and launched():
         deepspeed.init_distributed(dist_backend="nccl", auto_mpi_discovery=False, verbose=False)
         return
     ranks, rank = int(job.resolved.hardware.num_gpus), job.world.rank
@@ -151,7 +145,7 @@ def start(job: Job) -> None:
 def _nvme_folder(job: Job) -> Iterator[str]:
     """A temporary folder for offload to NVMe, "" without it; needs DeepSpeed's asynchronous I/O."""
     run = job.resolved.run
-    if "nvme" not in (_option(run, "offload_optimizer"), _option(run, "offload_param")):
+    if "nvme" not in (option(run, "offload_optimizer"), option(run, "offload_param")):
         yield ""
         return
     builders = import_extra("deepspeed.ops.op_builder", "measure")
@@ -169,7 +163,7 @@ def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
     user's model; transformers' is made in the training dtype.
     """
     torch, deepspeed = import_extra("torch", "measure"), import_extra("deepspeed", "measure")
-    sharded = data["zero_optimization"]["stage"] == 3 and _option(job.resolved.run, "zero_init")
+    sharded = data["zero_optimization"]["stage"] == 3 and option(job.resolved.run, "zero_init")
     place = torch.device(job.world.device)
     with deepspeed.zero.Init(config_dict_or_path=data) if sharded else place:
         model, batch = job.build() if job.build is not None else (_from_config(job), None)
@@ -181,8 +175,8 @@ def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _from_config(job: Job) -> Any:
-    torch, transformers = import_extra("torch", "measure"), import_extra("transformers", "measure")
-    dtype = getattr(torch, DTYPES[job.resolved.run.precision])
+    transformers = import_extra("transformers", "measure")
+    dtype = torch_dtype(job.resolved.run.precision)
     return transformers.AutoModelForCausalLM.from_config(hf_config(job), dtype=dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...run.run import Run
 from ...runfile.text.errors import InputError
 from ...training.engines.fsdp.options import (
     HYBRID,
@@ -12,22 +13,25 @@ from ...training.engines.fsdp.options import (
     wraps_ends,
     wraps_tied_ends,
 )
-from .groups import fake_group, mesh_of
-from .job import Job
+from .job import Job, fake_group, mesh_of
+from .model import mixed_dtype, torch_dtype
 
-TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+def start(job: Job) -> None:
+    """Refuse what a trace cannot tell, and let a single GPU have the group that its mesh needs."""
+    import torch.distributed as dist
+
+    if job.resolved.run.options["cpu_offload"] and job.world.device == "cpu":
+        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
+        raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
+    if not dist.is_initialized():
+        fake_group(0, 1)
 
 
 def shard(job: Job, model: Any, layers: list[Any]) -> None:
     """Shard a model on the meta device, and give the shards memory and values."""
-    import torch.distributed as dist
-
     options, device = job.resolved.run.options, job.world.device
-    if options["cpu_offload"] and device == "cpu":
-        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
-        raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
-    if not dist.is_initialized():  # one GPU: its mesh still needs a group
-        fake_group(0, 1)
+    start(job)
     if options["sharding_strategy"] == "no_shard":
         _replicate(job, model, layers)
     else:
@@ -35,7 +39,9 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
     if any(p.device.type == "meta" for p in model.parameters()):
         model.to_empty(device="cpu" if options["cpu_offload"] else device)
         _fill(model)
-        _move_buffers(model, device)
+        for module in model.modules():  # with offload FSDP leaves them and the shards on the host
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = buffer.to(device)
 
 
 def sync_gradients(job: Job, runner: Any, *, last: bool) -> None:
@@ -54,7 +60,7 @@ def sync_gradients(job: Job, runner: Any, *, last: bool) -> None:
         unit._sync_gradients = last
 
 
-def _mesh(job: Job) -> Any:
+def mesh(job: Job) -> Any:
     """All ranks on one axis; for hybrid_shard two axes, also with one replica."""
     ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))
     if job.resolved.run.options["sharding_strategy"] not in HYBRID:
@@ -62,26 +68,23 @@ def _mesh(job: Job) -> Any:
     return mesh_of(job, (ranks // shards, shards), ("replicate", "shard"))
 
 
-def _policy(job: Job) -> Any:
-    import torch
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
-    run = job.resolved.run
+def dtypes(run: Run) -> dict[str, Any]:
+    """The dtypes of FSDP's mixed precision; None where it keeps those of the weights."""
     reduce = run.options["reduce_dtype"]
-    mixed = {"fp16_mixed": torch.float16, "bf16_mixed": torch.bfloat16}
-    return MixedPrecisionPolicy(
-        param_dtype=mixed.get(run.precision),
-        reduce_dtype=getattr(torch, TORCH_NAMES[reduce]) if reduce else None,
-    )
+    return {
+        "param_dtype": mixed_dtype(run),
+        "reduce_dtype": torch_dtype(reduce) if reduce else None,
+    }
 
 
 def _policies(job: Job) -> dict[str, Any]:
     """The arguments of `fully_shard` and `replicate` besides the mesh."""
-    from torch.distributed.fsdp import CPUOffloadPolicy
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
+    policies: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(**dtypes(job.resolved.run))}
     if job.resolved.run.options["cpu_offload"]:
-        return {"mp_policy": _policy(job), "offload_policy": CPUOffloadPolicy(pin_memory=True)}
-    return {"mp_policy": _policy(job)}
+        policies["offload_policy"] = CPUOffloadPolicy(pin_memory=True)
+    return policies
 
 
 def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
@@ -90,7 +93,7 @@ def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
     options = job.resolved.run.options
     reshard = options["sharding_strategy"] not in KEEP_GATHERED
     root = options["reshard_root_after_forward"]
-    rest = {"mesh": _mesh(job), **_policies(job)}
+    rest = {"mesh": mesh(job), **_policies(job)}
     for layer in layers:
         fully_shard(layer, reshard_after_forward=reshard, **rest)
     if wraps_tied_ends(job.resolved.run):
@@ -118,10 +121,9 @@ def _ends(model: Any) -> tuple[Any, list[Any]]:
 def _replicate(job: Job, model: Any, layers: list[Any]) -> None:
     from torch.distributed._composable.replicate_with_fsdp import replicate
 
-    mesh = mesh_of(job, (int(job.resolved.run.mesh.dp),), ("replicate",))
-    for layer in layers:
-        replicate(layer, mesh=mesh, **_policies(job))
-    replicate(model, mesh=mesh, **_policies(job))
+    ranks = mesh_of(job, (int(job.resolved.run.mesh.dp),), ("replicate",))
+    for module in (*layers, model):
+        replicate(module, mesh=ranks, **_policies(job))
 
 
 def _fill(model: Any) -> None:
@@ -144,10 +146,3 @@ def fill_buffers(model: Any) -> None:
             if "inv_freq" in name:
                 half = torch.arange(0, buffer.numel(), dtype=torch.float32, device=buffer.device)
                 buffer.copy_(1.0 / (10000 ** (half / buffer.numel())))
-
-
-def _move_buffers(model: Any, device: str) -> None:
-    """Move buffers to the device; with offload FSDP leaves them and the shards on the host."""
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            module._buffers[name] = buffer.to(device)

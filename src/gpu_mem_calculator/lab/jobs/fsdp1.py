@@ -5,15 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ...runfile.text.errors import InputError
-from ...training.engines.fsdp.options import HYBRID, shard_ranks
-from .fsdp import TORCH_NAMES, fill_buffers
-from .groups import fake_group, mesh_of
+from ...training.engines.fsdp.options import HYBRID
+from .fsdp import dtypes, fill_buffers, mesh, start
 from .job import Job
-from .materializer import Materializer
-from .model import build
-
-MIXED = {"fp16_mixed": "float16", "bf16_mixed": "bfloat16"}
+from .model import Materializer, build, torch_dtype
 
 
 def build_model(job: Job) -> Any:
@@ -43,16 +38,13 @@ def init_device(job: Job) -> str:
 
 def wrap(job: Job, model: Any, layers: list[Any]) -> Any:
     """The model in FullyShardedDataParallel, its shards filled with random weights."""
-    import torch.distributed as dist
     from torch.distributed.fsdp import FullyShardedDataParallel as Wrapper
     from torch.distributed.fsdp.wrap import CustomPolicy
 
-    if job.resolved.run.options["cpu_offload"] and job.world.device == "cpu":
-        why = "a trace's tensors are all on the CPU, so it cannot tell host from GPU"
-        raise InputError(f"engine.cpu_offload=true: {why}; use calculate or measure")
-    if not dist.is_initialized():
-        fake_group(0, 1)
-    _start_in(job, model)
+    start(job)
+    if name := job.resolved.run.options["init_dtype"]:  # the weights' until they are sharded
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(torch_dtype(name))
     chosen = {id(layer) for layer in layers}
     policy = CustomPolicy(lambda module: id(module) in chosen)
     with warnings.catch_warnings():
@@ -63,15 +55,6 @@ def wrap(job: Job, model: Any, layers: list[Any]) -> Any:
         _fill_shards(wrapped)
         fill_buffers(wrapped)
     return wrapped
-
-
-def _start_in(job: Job, model: Any) -> None:
-    """Cast the weights to the dtype that they have until they are sharded."""
-    import torch
-
-    name = job.resolved.run.options["init_dtype"]
-    for parameter in model.parameters() if name else ():
-        parameter.data = parameter.data.to(getattr(torch, TORCH_NAMES[name]))
 
 
 def _upcast(job: Job, wrapped: Any) -> None:
@@ -88,20 +71,25 @@ def _upcast(job: Job, wrapped: Any) -> None:
 def _arguments(job: Job) -> dict[str, Any]:
     """The arguments of FullyShardedDataParallel besides the model and its units."""
     import torch
-    from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, ShardingStrategy
+    from torch.distributed.fsdp import (
+        BackwardPrefetch,
+        CPUOffload,
+        MixedPrecision,
+        ShardingStrategy,
+    )
 
     options, device = job.resolved.run.options, job.world.device
     strategy: str = options["sharding_strategy"]
     name = "_HYBRID_SHARD_ZERO2" if strategy == "hybrid_shard_zero2" else strategy.upper()
     prefetch = options["backward_prefetch"]
-    index = torch.cuda.current_device() if device == "cuda" else 0
-    place = torch.device(device, index) if device == "cuda" else torch.device(device)
+    place = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
+    mixed = dtypes(job.resolved.run)
     return {
-        "device_mesh": _mesh(job) if strategy in HYBRID else None,
+        "device_mesh": mesh(job) if strategy in HYBRID else None,
         "sharding_strategy": ShardingStrategy[name],
         "cpu_offload": CPUOffload(offload_params=True) if options["cpu_offload"] else None,
         "backward_prefetch": None if prefetch == "none" else BackwardPrefetch[prefetch.upper()],
-        "mixed_precision": _policy(job),
+        "mixed_precision": MixedPrecision(**mixed) if any(mixed.values()) else None,
         "param_init_fn": Materializer(place).own_tensors,
         "device_id": place,
         "sync_module_states": options["sync_module_states"],
@@ -114,25 +102,6 @@ def _arguments(job: Job) -> dict[str, Any]:
 def clip(model: Any) -> None:
     """Clip the norm of all ranks' gradients to 1 by FSDP's own method."""
     model.clip_grad_norm_(1.0)
-
-
-def _mesh(job: Job) -> Any:
-    ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))
-    return mesh_of(job, (ranks // shards, shards), ("replicate", "shard"))
-
-
-def _policy(job: Job) -> Any:
-    import torch
-    from torch.distributed.fsdp import MixedPrecision
-
-    run = job.resolved.run
-    compute, reduce = MIXED.get(run.precision), run.options["reduce_dtype"]
-    if compute is None and reduce is None:
-        return None
-    return MixedPrecision(
-        param_dtype=getattr(torch, compute) if compute else None,
-        reduce_dtype=getattr(torch, TORCH_NAMES[reduce]) if reduce else None,
-    )
 
 
 def _fill_shards(wrapped: Any) -> None:

@@ -16,27 +16,16 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ...runfile.text.errors import InputError, nearest, quoted
+from ...tools.translation.arguments import tables
+from .model import dtype_name, loss_of
 
-STAND_IN: dict[str, Any] = {
-    "num_layers": 1,
-    "hidden_size": 64,
-    "num_attention_heads": 1,
-    "vocab_size": 64,
-    "max_seq_len": 1024,
-}
+TABLES = tables(__file__)
+STAND_IN: dict[str, Any] = TABLES["stand_in"]
 """A model section with which a run file can be read; its values are never shown."""
 MADE_BY_FUNCTION = ("batch_size", "seq_len", "attention")
-IN_FUNCTION = {
-    "lora": "make the adapters",
-    "quantization": "quantize the weights",
-    "compile": "compile the model",
-}
-PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
+IN_FUNCTION: dict[str, str] = TABLES["in_function"]
+ON_CUDA: dict[str, str] = TABLES["on_cuda"]
 OURS = str(Path(__file__).parents[2]) + os.sep
-ON_CUDA = {
-    "cpu": " (a trace has no GPU and simulates one: name no device)",
-    "cuda": " (the GPU is the default device here: name another for what must not be on it)",
-}
 
 
 def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -247,7 +236,7 @@ class UserFunction:
         if places:
             why = ", a trace has no GPU and simulates one" if self.device == "cpu" else ""
             self._refuse(f"made parameters on {places.pop()!r}; leave the device out{why}")
-        wanted = PURE.get(self.precision)
+        wanted = dtype_name(self.precision) if self.precision.endswith("_pure") else ""
         wrong = {str(p.dtype).removeprefix("torch.") for p in params if p.requires_grad} - {wanted}
         if wanted and wrong:
             precision = f"training.precision is {self.precision!r}; return model.to(torch.{wanted})"
@@ -255,8 +244,6 @@ class UserFunction:
 
     def _check_loss(self, model: Any, args: Any, output: Any) -> None:
         import torch
-
-        from .model import loss_of
 
         try:
             loss = loss_of(output)

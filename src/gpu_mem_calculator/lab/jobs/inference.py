@@ -15,10 +15,9 @@ from ...runfile.resolve.serving_question import length_problems
 from ...runfile.text.errors import InputError, Problems
 from ...serving.transformers.checks import option_problems
 from .job import World
-from .model import auto_config, import_extra
+from .model import auto_config, import_extra, torch_dtype
 from .quantized import QuantizationSettings, quantize
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 THRESHOLD = 6.0  # transformers' llm_int8_threshold: larger numbers are outliers
 # Key of the run file -> argument of `generate`.
 SAME = "cache_implementation num_beams num_return_sequences do_sample top_k top_p"
@@ -74,7 +73,7 @@ def _load(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) ->
     auto = auto_config(config)
     if chosen["attention"] is not None:  # else transformers takes the model's default
         auto._attn_implementation = chosen["attention"]
-    dtype, name = getattr(torch, DTYPES[chosen["dtype"]]), chosen["quantization"]
+    dtype, name = torch_dtype(chosen["dtype"]), chosen["quantization"]
     if name == "none":
         with torch.device(world.device):
             model = transformers.AutoModelForCausalLM.from_config(auto, dtype=dtype)

@@ -1,8 +1,9 @@
-"""One job: the world it runs in, and the module of this package that runs it."""
+"""One job: the world it runs in, its process group, and the module of this package that runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -54,28 +55,68 @@ class Job(Struct, frozen=True, kw_only=True):
 
 def run(job: Job) -> None:
     """Train the run to the end of the last step; raises for what cannot be run."""
-    engine = job.resolved.engine.name
+    engine, program = job.resolved.engine.name, job.file.program is not None
+    for problem in _refusals(job, engine, program=program):
+        raise InputError(problem)
+    module = "program" if program else TRAINERS[engine]
+    import_module(f".{module}", __package__).train(job)
+
+
+def _refusals(job: Job, engine: str, *, program: bool) -> Iterator[str]:
+    """A sentence for each choice that is estimated but cannot be run."""
+    run, only = job.resolved.run, "cannot be run here, only estimated"
     if engine not in TRAINERS:
-        works = f"it works for {', '.join(TRAINERS)}"
-        raise InputError(f"engine.type={engine!r} cannot be run here, only estimated; {works}")
-    if job.resolved.run.arch.implementation == "nanotron":
-        code = "model.implementation='nanotron'"
-        raise InputError(f"{code} cannot be run here, only estimated; leave it out")
-    if job.resolved.run.parameters_given is not None:
+        yield f"engine.type={engine!r} {only}; it works for {', '.join(TRAINERS)}"
+    if run.arch.implementation == "nanotron":
+        yield f"model.implementation='nanotron' {only}; leave it out"
+    if run.parameters_given is not None:
         why = "a model that runs has its own count: leave it out"
-        raise InputError(f"model.num_parameters scales an estimate; {why}")
-    if job.resolved.run.documents > 1 and job.file.program is None:
-        why = "cannot be run here, only estimated, except as a program; leave it out"
-        raise InputError(f"training.packed_documents={job.resolved.run.documents} {why}")
-    if job.file.program is not None:
-        import_module(".program", __package__).train(job)
+        yield f"model.num_parameters scales an estimate; {why}"
+    if program:
         return
-    if job.resolved.run.saving:
-        raise InputError("training.saving cannot be run here, only estimated; leave it out")
-    if job.resolved.run.rollout is not None:
-        fix = "measure a program, such as trl.GRPOTrainer"
-        raise InputError(f"training.generation cannot be run here, only estimated; {fix}")
+    if run.documents > 1:
+        yield f"training.packed_documents={run.documents} {only}, except as a program; leave it out"
+    if run.saving:
+        yield f"training.saving {only}; leave it out"
+    if run.rollout is not None:
+        yield f"training.generation {only}; measure a program, such as trl.GRPOTrainer"
     if job.build is not None and engine not in FUNCTION_ENGINES:
         works = f"--function works for {', '.join(FUNCTION_ENGINES)}"
-        raise InputError(f"engine.type={engine!r} makes its model itself; {works}")
-    import_module(f".{TRAINERS[engine]}", __package__).train(job)
+        yield f"engine.type={engine!r} makes its model itself; {works}"
+
+
+def start_group(job: Job) -> None:
+    """Start the process group of the job's world."""
+    kind, ranks = job.world.process_group, job.resolved.hardware.num_gpus
+    if kind == FAKE:
+        fake_group(job.world.rank, ranks)
+    elif kind == NCCL:
+        import torch.distributed as dist
+
+        alone = {} if launched() else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group("nccl", **alone)
+
+
+def launched() -> bool:
+    """Whether a launcher started this process as one of its ranks."""
+    return "RANK" in os.environ
+
+
+def fake_group(rank: int, ranks: int) -> None:
+    """Start torch's fake process group: collectives return at once and move nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+
+
+def mesh_of(job: Job, sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """A device mesh over the ranks of the job.
+
+    It reads its tensor of ranks, so that tensor must be real: modes are off here.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        return init_device_mesh(job.world.device, sizes, mesh_dim_names=names)

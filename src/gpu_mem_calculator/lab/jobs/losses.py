@@ -12,17 +12,12 @@ from typing import Any
 from ...pytorch.modelling.huggingface.liger import KERNELS
 from ...run.run import Run
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 from ...training.losses import DEFAULT, LOSSES
 from .job import Job
-from .model import loss_of
+from .model import autocast_dtype, loss_of
 
-# Module -> the package that has it, at the version that is modelled.
-PACKAGES = {
-    "liger_kernel": "liger-kernel==0.8.5",
-    "flash_attn": "flash-attn==2.8.3",
-    "cut_cross_entropy": "cut-cross-entropy==25.1.1",
-    "trl": "trl==1.16.0",
-}
+PACKAGES: dict[str, str] = tables(__file__)["packages"]
 IGNORED = -100  # the label of a token without one
 
 
@@ -58,48 +53,41 @@ def use_loss(model: Any, run: Run) -> None:
 
 def step_loss(job: Job, runner: Any, arguments: Any, cast: AbstractContextManager[Any]) -> Any:
     """Run a model forward under autocast, and return the loss."""
-    smoothing = job.resolved.run.label_smoothing
-    if not smoothing:
-        with cast:
-            return loss_of(
-                runner(**arguments) if isinstance(arguments, dict) else runner(*arguments)
-            )
-    return _smoothed_loss(job, runner, arguments, cast, smoothing)
+    if job.resolved.run.label_smoothing:
+        return _smoothed_loss(job, runner, arguments, cast)
+    with cast:
+        return loss_of(runner(**arguments) if isinstance(arguments, dict) else runner(*arguments))
 
 
-def _smoothed_loss(
-    job: Job, runner: Any, arguments: Any, cast: AbstractContextManager[Any], smoothing: float
-) -> Any:
+def _smoothed_loss(job: Job, runner: Any, arguments: Any, cast: AbstractContextManager[Any]) -> Any:
     """As transformers' Trainer: logits without labels, in fp32 where accelerate autocasts."""
     from transformers.trainer_pt_utils import LabelSmoother
-
-    from .model import autocast_dtype
 
     with cast:
         outputs = runner(input_ids=arguments["input_ids"])
     if autocast_dtype(job) is not None:
         outputs = {"logits": outputs["logits"].float()}
-    return LabelSmoother(epsilon=smoothing)(outputs, arguments["labels"], shift_labels=True)
+    smooth = LabelSmoother(epsilon=job.resolved.run.label_smoothing)
+    return smooth(outputs, arguments["labels"], shift_labels=True)
 
 
 def refuse_with_function(job: Job) -> None:
     """Raise a sentence where a user's module is to run with another loss than its own."""
     run = job.resolved.run
-    for key, value in (
-        ("loss", run.loss != DEFAULT),
-        ("liger", run.liger),
-        ("label_smoothing", run.label_smoothing),
-    ):
-        if value and job.build is not None:
-            raise InputError(f"training.{key}: a user's module has its own loss; leave it out")
+    other = run.loss != DEFAULT
+    chosen = {"loss": other, "liger": run.liger, "label_smoothing": run.label_smoothing}
+    _refuse(job, "loss", chosen)
 
 
 def refuse_without_transformers(job: Job) -> None:
     """Raise a sentence where a user's module is to do what only a model of transformers does."""
     run = job.resolved.run
-    for key, value in (("use_cache", run.use_cache), ("evaluation", run.evaluation)):
-        if value and job.build is not None:
-            raise InputError(f"training.{key}: a user's module has its own forward; leave it out")
+    _refuse(job, "forward", {"use_cache": run.use_cache, "evaluation": run.evaluation})
+
+
+def _refuse(job: Job, own: str, chosen: dict[str, Any]) -> None:
+    for key in (key for key, value in chosen.items() if value and job.build is not None):
+        raise InputError(f"training.{key}: a user's module has its own {own}; leave it out")
 
 
 def next_labels(labels: Any) -> Any:

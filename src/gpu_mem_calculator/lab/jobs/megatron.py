@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from ...run.run import Run
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 from ...training.engines.megatron_lm.options import (
     ENGINE,
     OPTIMIZERS,
@@ -16,18 +16,13 @@ from ...training.engines.megatron_lm.options import (
     gradient_bits,
     option,
 )
-from .groups import fake_group
-from .job import NCCL, Job
+from .job import NCCL, Job, fake_group, launched
 from .megatron_config import model_arguments, refusals, transformer_arguments
 from .model import import_extra
 
 LEARNING_RATE = 1e-5
 CORE = "megatron.core"
-# Option -> the extension of Apex or Megatron-LM that has its kernels.
-EXTENSIONS = {
-    "gradient_accumulation_fusion": "fused_weight_gradient_mlp_cuda",
-    "masked_softmax_fusion": "scaled_upper_triang_masked_softmax_cuda",
-}
+EXTENSIONS: dict[str, str] = tables(__file__)["extensions"]
 # CheckpointWithoutOutput, which recomputes norms, reads Transformer Engine's FP8 state even
 # without FP8 (megatron-core 0.19.2 tensor_parallel/random.py:693, 740).
 NORMS = "layernorm"
@@ -89,7 +84,7 @@ def start(job: Job) -> None:
 
     run, mesh = job.resolved.run, job.resolved.run.mesh
     state = import_extra(f"{CORE}.parallel_state", "measure")
-    if job.world.process_group == NCCL and "RANK" in os.environ:
+    if job.world.process_group == NCCL and launched():
         dist.init_process_group("nccl")
     else:
         fake_group(job.world.rank, int(job.resolved.hardware.num_gpus))

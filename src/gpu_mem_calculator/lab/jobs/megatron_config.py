@@ -9,16 +9,16 @@ from ...models.arch.arch import Arch, Layer
 from ...models.arch.blocks import Attention, LatentAttention, Mlp, Moe
 from ...run.run import Run
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 from ...training.engines.megatron_lm.layout import FIRST, LAST, LAYOUT, WITH_EMBEDDING, WITH_LOSS
 from ...training.engines.megatron_lm.options import LOCAL, expert_tp, fused, option
 from ...training.engines.megatron_lm.shards import local_vocab
+from ...training.losses import DEFAULT
+from .model import dtype_name
 
 LAYERS, RMS = "LayerNorm", "RMSNorm"
-ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish"), "silu"),
-    **dict.fromkeys(("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu"),
-}
-DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
+TABLES = tables(__file__)
+ACTIVATIONS: dict[str, str] = TABLES["activations"]
 
 
 def refusals(run: Run) -> Iterator[str]:
@@ -84,7 +84,7 @@ def transformer_arguments(run: Run) -> dict[str, Any]:
     Megatron-LM.
     """
     arch, mesh = run.arch, run.mesh
-    layer, dtype = arch.layers[0], DTYPES[run.precision]
+    layer, dtype = arch.layers[0], dtype_name(run.precision)
     arguments: dict[str, Any] = {
         "num_layers": len(arch.layers),
         "hidden_size": arch.hidden,
@@ -102,29 +102,21 @@ def transformer_arguments(run: Run) -> dict[str, Any]:
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "use_cpu_initialization": False,
-        "gradient_accumulation_fusion": bool(option(run, "gradient_accumulation_fusion")),
-        "masked_softmax_fusion": bool(option(run, "masked_softmax_fusion")),
-        "attention_softmax_in_fp32": bool(option(run, "attention_softmax_in_fp32")),
-        "deallocate_pipeline_outputs": bool(option(run, "deallocate_pipeline_outputs")),
         "bias_dropout_fusion": True,
+        **{name: bool(option(run, name)) for name in TABLES["switches"]},
         **_biases(arch),
         **_heads(layer),
         **_feed_forward(run),
         **_recompute(run),
         **_pipeline(run),
         **_deferred(run),
-        **_loss(run),
+        # megatron_fused is the native fusion; Transformer Engine's is refused
+        "cross_entropy_loss_fusion": run.loss != DEFAULT,
+        **({} if run.loss == DEFAULT else {"cross_entropy_fusion_impl": "native"}),
     }
     plain_gelu = arguments["activation_func"] == "gelu" and not arguments["gated_linear_unit"]
     arguments["bias_activation_fusion"] = arguments["add_bias_linear"] or not plain_gelu
     return arguments
-
-
-def _loss(run: Run) -> dict[str, Any]:
-    """`megatron_fused` is the native fusion; Transformer Engine's is refused."""
-    if run.loss == "full":
-        return {"cross_entropy_loss_fusion": False}
-    return {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native"}
 
 
 def _deferred(run: Run) -> dict[str, Any]:
@@ -136,7 +128,7 @@ def _deferred(run: Run) -> dict[str, Any]:
 def _pipeline(run: Run) -> dict[str, Any]:
     """Chunks, their micro-batches, and stages of unequal length, by Megatron-Core's names."""
     values = {
-        "virtual_pipeline_model_parallel_size": int(run.virtual_stages),
+        "virtual_pipeline_model_parallel_size": run.virtual_stages > 1 and int(run.virtual_stages),
         "microbatch_group_size_per_vp_stage": run.micro_batch_group,
         "pipeline_model_parallel_layout": option(run, LAYOUT),
         "num_layers_in_first_pipeline_stage": option(run, FIRST),
@@ -144,8 +136,6 @@ def _pipeline(run: Run) -> dict[str, Any]:
         WITH_EMBEDDING: option(run, WITH_EMBEDDING),
         WITH_LOSS: option(run, WITH_LOSS),
     }
-    if run.virtual_stages == 1:
-        del values["virtual_pipeline_model_parallel_size"]
     return {key: value for key, value in values.items() if value}
 
 
@@ -205,7 +195,7 @@ def _feed_forward(run: Run) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "ffn_hidden_size": one.ffn,
         "gated_linear_unit": one.gated,
-        "activation_func": ACTIVATIONS.get(one.activation, "gelu"),
+        "activation_func": ACTIVATIONS[one.activation],
     }
     if sparse is None:
         return arguments

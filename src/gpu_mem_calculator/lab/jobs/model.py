@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ...ledger.extras import install
 from ...run.run import Run
 from ...runfile.text.errors import InputError
 from .job import Job
-from .materializer import Materializer
 
 NO_PROGRAM = (
     "model: plain numbers describe no program that could be run; give a preset or a config.json"
 )
-DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # and torch's names
 
 
 def import_extra(name: str, extra: str) -> ModuleType:
@@ -30,21 +31,44 @@ def import_extra(name: str, extra: str) -> ModuleType:
         raise InputError(f"this needs {package}, which is not installed: {fix}") from None
 
 
+def dtype_name(precision: str) -> str:
+    """torch's name of a dtype such as `bf16`, or of what `bf16_mixed` computes in."""
+    return DTYPES[precision.partition("_")[0]]
+
+
+def torch_dtype(precision: str) -> Any:
+    """torch's dtype of that name."""
+    return getattr(import_extra("torch", "torch"), dtype_name(precision))
+
+
 def weight_dtype(run: Run) -> Any:
     """The torch dtype of the weights as the model is made: fp32 for mixed precision."""
-    import torch
+    return torch_dtype("fp32" if mixed_dtype(run) else run.precision)
 
-    return getattr(torch, DTYPES.get(run.precision, "float32"))
+
+def mixed_dtype(run: Run) -> Any:
+    """The torch dtype that a run of mixed precision computes in; None for others."""
+    return torch_dtype(run.precision) if run.precision.endswith("_mixed") else None
+
+
+def half_dtype(run: Run) -> Any:
+    """The 16 bits of a run: fp16 where its precision says so, else bf16."""
+    return torch_dtype("fp16" if run.precision.startswith("fp16") else "bf16")
 
 
 def autocast_dtype(job: Job) -> Any:
     """The dtype of torch's autocast around the forward pass; None without autocast."""
+    run = job.resolved.run
+    mixed = job.resolved.engine.name == "pytorch_ddp" and mixed_dtype(run)
+    return half_dtype(run) if run.autocast or mixed else None
+
+
+def autocast(job: Job, **rest: Any) -> Any:
+    """torch's autocast around the forward pass, where the run has one."""
     import torch
 
-    run = job.resolved.run
-    if run.autocast or (job.resolved.engine.name == "pytorch_ddp" and "mixed" in run.precision):
-        return torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
-    return None
+    dtype = autocast_dtype(job)
+    return torch.autocast(job.world.device, dtype=dtype, **rest) if dtype else nullcontext()
 
 
 def hf_config(job: Job) -> Any:
@@ -154,3 +178,40 @@ def loss_of(output: Any) -> Any:
     if getattr(output, "loss", None) is not None:
         return output.loss
     return output[0] if isinstance(output, tuple | list) else output
+
+
+class Materializer:
+    """Gives the tensors of meta modules memory; a tensor that two modules share gets it once."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.made: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.kept: list[Any] = []  # meta tensors, so that no other takes their address
+
+    def own_tensors(self, module: Any) -> None:
+        """Give a module's own parameters and buffers memory, without those of its children."""
+        import torch
+
+        def parameter(old: Any, data: Any) -> Any:
+            return torch.nn.Parameter(data, requires_grad=old.requires_grad)
+
+        self._fill(module._parameters, parameter)
+        self._fill(module._buffers, lambda old, data: data)
+
+    def all_of(self, model: Any) -> None:
+        """Give a whole model memory."""
+        for module in model.modules():
+            self.own_tensors(module)
+
+    def _fill(self, tensors: dict[str, Any], keep: Callable[[Any, Any], Any]) -> None:
+        import torch
+
+        for name, old in tensors.items():
+            if old is None or old.device.type != "meta":
+                continue
+            new = self.made.get(id(old))
+            if new is None:
+                self.kept.append(old)
+                new = keep(old, torch.empty_like(old, device=self.device))
+                self.made[id(old)] = new
+            tensors[name] = new

@@ -1,7 +1,8 @@
-"""The phases of a job in order, by the names with which this package's jobs mark their ends."""
+"""The phases of a job in order, and the names with which this package's jobs mark their ends."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -10,6 +11,33 @@ from msgspec import Struct
 from ...runfile.resolve.resolved_run import ResolvedRun
 
 INFERENCE = ("load", "prefill", "generate")
+NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt|eval|step)")
+
+
+class StepPhase(Struct, frozen=True):
+    """A phase of a step.
+
+    - step: counted from 0
+    - micro_batch: counted from 0; None for all micro-batches of the step
+    - kind: forward, backward, ..., as `NAME` has them
+    """
+
+    step: int
+    micro_batch: int | None
+    kind: str
+
+
+def parse(name: str) -> StepPhase | None:
+    """The phase that a name such as `s1.a0.bwd` means; None for a phase of start-up."""
+    match = NAME.fullmatch(name)
+    if match is None:
+        return None
+    return StepPhase(int(match[1]), None if match[2] is None else int(match[2]), match[3])
+
+
+def in_step(phase: str) -> bool:
+    """Whether a phase belongs to a training step: `s0.a0.fwd`, `s2.opt`."""
+    return re.match(r"s\d+(\.|$)", phase) is not None
 
 
 class JobPhases(Struct, frozen=True, kw_only=True):

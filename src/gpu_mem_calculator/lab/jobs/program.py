@@ -1,16 +1,8 @@
 """Programs as users start them: the real trainer of transformers, TRL or Lightning.
 
-`train(job)` runs the program of a run file for the world's number of steps.
-
-The environment that a launcher gives each rank.
-
-Lightning's Trainer around a model of transformers, whose own loss is returned.
-
-TRL's trainers as its documentation starts them.
-
-transformers.Trainer as its documentation starts it.
-
-Rows of random tokens, and a tokenizer, for programs that need them.
+`train(job)` runs the program of a run file for the world's number of steps, in the environment that
+a launcher gives each rank. The trainers are called as their documentation does, with rows of random
+tokens, and a tokenizer where they need one.
 """
 
 from __future__ import annotations
@@ -21,17 +13,21 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...runfile.program import Program
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 from ...tools.translation.tools import start_problems
 from . import deepspeed
-from .groups import start_group
-from .job import NCCL, Job
+from .job import NCCL, Job, start_group
 from .model import import_extra
 from .program_weights import load_model
 
+Rows = tuple[list[dict[str, Any]], dict[str, Any]]  # rows, and more arguments of the trainer
+MODULE = ("batch_size", "gradient_checkpointing", "fused")  # of the module, not the trainer
 ROWS = 64  # of a dataset: more than any program here reads
 WORDS = 2000  # of the tokenizer
-SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
+PROMPT = 128  # tokens of a prompt where the program names none
+SPECIAL = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "eos", "bos", "unk")}
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 
 
@@ -48,28 +44,23 @@ def texts(length: int, count: int = ROWS) -> list[str]:
     return [" ".join(f"w{rng.randrange(low, high)}" for _ in range(length)) for _ in range(count)]
 
 
-def tokenizer(vocab: int) -> Any:
-    """A tokenizer of whole words."""
+def word_tokenizer(special: Mapping[str, str], count: int, template: str) -> Any:
+    """A tokenizer of `count` words, each a token; `special`: the first ones, by their kinds."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"w{i}": i for i in range(len(SPECIAL), min(vocab, WORDS))}
-    words |= {word: i for i, word in enumerate(SPECIAL)}
-    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    words = [*special.values(), *(f"w{number}" for number in range(len(special), count))]
+    numbers = {word: number for number, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(numbers, unk_token=special["unk_token"]))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    names = {f"{word.strip('<>')}_token": word for word in SPECIAL}
-    found = PreTrainedTokenizerFast(tokenizer_object=made, **names)
-    found.chat_template = TEMPLATE
-    return found
+    return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=template, **special)
 
 
-def train_trainer(job: Job) -> None:
+def train_trainer(job: Job, program: Program) -> None:
     """Run transformers.Trainer, with PEFT's preparation of a quantized or adapted model."""
     transformers = import_extra("transformers", "torch")
-    program = job.file.program
-    assert program is not None
-    arguments = transformers.TrainingArguments(**trainer_arguments(job))
-    model = _prepared(job, load_model(job))  # after the arguments, which turn on zero.Init
+    arguments = transformers.TrainingArguments(**trainer_arguments(job, program))
+    made = load_model(job, program)  # after the arguments, which turn on zero.Init
     length, vocab = int(job.resolved.run.seq), job.resolved.run.arch.vocab
     rows = [
         {"input_ids": ids, "labels": ids, "attention_mask": [1] * length}
@@ -77,7 +68,7 @@ def train_trainer(job: Job) -> None:
     ]
     evaluated = rows if arguments.eval_strategy != "no" else None
     trainer = transformers.Trainer(
-        model=model,
+        model=_prepared(program, made),
         args=arguments,
         train_dataset=rows,
         eval_dataset=evaluated,
@@ -86,9 +77,8 @@ def train_trainer(job: Job) -> None:
     trainer.train()
 
 
-def trainer_arguments(job: Job) -> dict[str, Any]:
+def trainer_arguments(job: Job, program: Program) -> dict[str, Any]:
     """The program's arguments, for a short run that writes nothing unless it is asked to."""
-    assert job.file.program is not None
     short = {
         "output_dir": tempfile.mkdtemp(prefix="gpu-mem-calc-"),
         "report_to": [],
@@ -97,7 +87,7 @@ def trainer_arguments(job: Job) -> dict[str, Any]:
         "disable_tqdm": True,
         "max_steps": job.world.steps,
     }
-    return {**short, **job.file.program.args}
+    return {**short, **program.args}
 
 
 def rows_needed(job: Job) -> int:
@@ -121,10 +111,8 @@ def step_marks(job: Job) -> Any:
     return StepMarks()
 
 
-def _prepared(job: Job, model: Any) -> Any:
+def _prepared(program: Program, model: Any) -> Any:
     """The model with PEFT's adapters, as PEFT's guide for quantized models prepares it."""
-    program = job.file.program
-    assert program is not None
     if program.peft is None:
         return model
     peft = import_extra("peft", "torch")
@@ -137,27 +125,23 @@ def _prepared(job: Job, model: Any) -> Any:
     return peft.get_peft_model(model, peft.LoraConfig(**program.peft))
 
 
-EXPERIMENTAL = {"KTOTrainer": "trl.experimental.kto"}
-
-
-def train_trl(job: Job) -> None:
+def train_trl(job: Job, program: Program) -> None:
     """Run one of TRL's trainers on random rows."""
-    program = job.file.program
-    assert program is not None
     kind = program.tool.partition(".")[2]
-    trl = import_extra(EXPERIMENTAL.get(kind, "trl"), "programs")
+    module, make_rows = TRL[kind]
+    trl = import_extra(module, "programs")
     if kind == "RewardTrainer":
-        model = load_model(job, "AutoModelForSequenceClassification", {"num_labels": 1})
+        model = load_model(job, program, "AutoModelForSequenceClassification", {"num_labels": 1})
     else:
-        model = load_model(job, saved=kind != "SFTTrainer")
+        model = load_model(job, program, saved=kind != "SFTTrainer")
     peft = program.peft and import_extra("peft", "torch").LoraConfig(**program.peft)
     config = getattr(trl, kind.replace("Trainer", "Config"))
-    rows, more = ROWS_OF[kind](job)
+    rows, more = make_rows(job, program.data)
     trainer = getattr(trl, kind)(
         model=model,
-        args=config(**trainer_arguments(job)),
+        args=config(**trainer_arguments(job, program)),
         train_dataset=import_extra("datasets", "programs").Dataset.from_list(rows),
-        processing_class=tokenizer(job.resolved.run.arch.vocab),
+        processing_class=word_tokenizer(SPECIAL, min(job.resolved.run.arch.vocab, WORDS), TEMPLATE),
         peft_config=peft,
         callbacks=[step_marks(job)],
         **more,
@@ -165,18 +149,14 @@ def train_trl(job: Job) -> None:
     trainer.train()
 
 
-Rows = tuple[list[dict[str, Any]], dict[str, Any]]  # rows, and more arguments of the trainer
-
-
-def _sft(job: Job) -> Rows:
-    ids = token_rows(job.resolved.run.arch.vocab, _data(job)["seq_len"], rows_needed(job))
+def _sft(job: Job, data: Mapping[str, Any]) -> Rows:
+    ids = token_rows(job.resolved.run.arch.vocab, data["seq_len"], rows_needed(job))
     return [{"input_ids": row} for row in ids], {}
 
 
-def _pairs(job: Job) -> Rows:
+def _pairs(job: Job, data: Mapping[str, Any]) -> Rows:
     """A prompt and two completions: `seq_len` tokens each, with the end that TRL adds."""
-    data, count = _data(job), rows_needed(job)
-    prompt = data.get("prompt", 128)
+    prompt, count = data.get("prompt", PROMPT), rows_needed(job)
     completion = texts(data["seq_len"] - prompt - 1, 2 * count)
     rows = [
         {"prompt": one, "chosen": f" {good}", "rejected": f" {bad}"}
@@ -187,9 +167,8 @@ def _pairs(job: Job) -> Rows:
     return rows, {}
 
 
-def _labelled(job: Job) -> Rows:
-    data, count = _data(job), rows_needed(job)
-    prompt = data.get("prompt", 128)
+def _labelled(job: Job, data: Mapping[str, Any]) -> Rows:
+    prompt, count = data.get("prompt", PROMPT), rows_needed(job)
     pairs = zip(texts(prompt, count), texts(data["seq_len"] - prompt - 1, count), strict=True)
     rows = [
         {"prompt": one, "completion": f" {two}", "label": number % 2 == 0}
@@ -198,40 +177,30 @@ def _labelled(job: Job) -> Rows:
     return rows, {}
 
 
-def _prompts(job: Job) -> Rows:
+def _prompts(job: Job, data: Mapping[str, Any]) -> Rows:
     rng = random.Random(0)
 
     def reward(completions: list[Any], **rest: Any) -> list[float]:
         return [rng.random() for _ in completions]
 
-    rows = [{"prompt": one} for one in texts(_data(job)["prompt"], rows_needed(job))]
+    rows = [{"prompt": one} for one in texts(data["prompt"], rows_needed(job))]
     return rows, {"reward_funcs": [reward]}
 
 
-def _data(job: Job) -> Mapping[str, Any]:
-    assert job.file.program is not None
-    return job.file.program.data
-
-
-ROWS_OF: Mapping[str, Callable[[Job], Rows]] = {
-    "SFTTrainer": _sft,
-    "DPOTrainer": _pairs,
-    "RewardTrainer": _pairs,
-    "KTOTrainer": _labelled,
-    "GRPOTrainer": _prompts,
-    "RLOOTrainer": _prompts,
+# TRL's trainer -> the module that has it, and what makes its rows.
+TRL: Mapping[str, tuple[str, Callable[[Job, Mapping[str, Any]], Rows]]] = {
+    "SFTTrainer": ("trl", _sft),
+    "DPOTrainer": ("trl", _pairs),
+    "RewardTrainer": ("trl", _pairs),
+    "KTOTrainer": ("trl.experimental.kto", _labelled),
+    "GRPOTrainer": ("trl", _prompts),
+    "RLOOTrainer": ("trl", _prompts),
 }
 
 
-# Arguments of the program that are the module's, not the trainer's.
-MODULE = ("batch_size", "gradient_checkpointing", "fused")
-
-
-def train_lightning(job: Job) -> None:
+def train_lightning(job: Job, program: Program) -> None:
     """Run Lightning's Trainer for the world's number of optimizer steps."""
     lightning, torch = import_extra("lightning", "programs"), import_extra("torch", "torch")
-    program = job.file.program
-    assert program is not None
     args = {key: value for key, value in program.args.items() if key not in MODULE}
     rows = torch.tensor(
         token_rows(job.resolved.run.arch.vocab, int(job.resolved.run.seq), rows_needed(job))
@@ -246,12 +215,11 @@ def train_lightning(job: Job) -> None:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    lightning.Trainer(**{**short, **args}).fit(_module(job, lightning, torch), loader)
+    lightning.Trainer(**{**short, **args}).fit(_module(job, program, lightning, torch), loader)
 
 
-def _module(job: Job, lightning: Any, torch: Any) -> Any:
-    program, model = job.file.program, load_model(job)
-    assert program is not None
+def _module(job: Job, program: Program, lightning: Any, torch: Any) -> Any:
+    model = load_model(job, program)
     if program.args.get("gradient_checkpointing"):
         model.gradient_checkpointing_enable()
     model.train()
@@ -273,24 +241,15 @@ def _module(job: Job, lightning: Any, torch: Any) -> Any:
             return self.model(input_ids=batch, labels=batch).loss
 
         def configure_optimizers(self) -> Any:
-            assert program is not None
             fused = program.args.get("fused")
             return torch.optim.AdamW(self.parameters(), lr=1e-5, fused=fused)
 
     return Module()
 
 
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "WANDB_MODE": "disabled",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_DATASETS_OFFLINE": "1",
-}
-
-
 def launch(job: Job) -> None:
     """Set what torchrun sets for this rank, and start the process group; nothing is downloaded."""
-    os.environ.update(QUIET)
+    os.environ.update(tables(__file__)["quiet"])
     if job.resolved.engine.name == "deepspeed":
         deepspeed.start(job)
         return
@@ -311,7 +270,7 @@ def launch(job: Job) -> None:
 
 
 # The first part of a tool's name, and what runs it.
-RUNNERS: dict[str, Callable[[Job], None]] = {
+RUNNERS: dict[str, Callable[[Job, Program], None]] = {
     "transformers": train_trainer,
     "trl": train_trl,
     "lightning": train_lightning,
@@ -320,9 +279,10 @@ RUNNERS: dict[str, Callable[[Job], None]] = {
 
 def train(job: Job) -> None:
     """Run a program to the end of its last step; marks the end of start-up and of every step."""
-    assert job.file.program is not None
-    problems = list(start_problems(job.file.program.tool))
+    program = job.file.program
+    assert program is not None
+    problems = list(start_problems(program.tool))
     if problems:
         raise InputError(problems)
     launch(job)
-    RUNNERS[job.file.program.tool.partition(".")[0]](job)
+    RUNNERS[program.tool.partition(".")[0]](job, program)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...runfile.program import Program
 from ...runfile.text.errors import InputError
 from .job import Job
 from .model import NO_PROGRAM, auto_config, import_extra
@@ -20,6 +21,7 @@ FOLDER = "gpu-mem-calc-models"  # in the system's folder for temporary files
 
 def load_model(
     job: Job,
+    program: Program,
     auto: str = "AutoModelForCausalLM",
     changes: Mapping[str, Any] | None = None,
     *,
@@ -31,8 +33,7 @@ def load_model(
     be a checkpoint, because the program loads it again
     """
     torch, transformers = import_extra("torch", "torch"), import_extra("transformers", "torch")
-    program, config = job.file.program, job.resolved.model.config
-    assert program is not None
+    config = job.resolved.model.config
     if config is None:
         raise InputError(NO_PROGRAM)
     settings = auto_config({**config, **(changes or {})})

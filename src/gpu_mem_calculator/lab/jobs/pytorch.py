@@ -1,19 +1,14 @@
 """PyTorch's training loop: one GPU, DistributedDataParallel or FSDP; with PEFT for adapters.
 
-A frozen reference model of a job, which runs forward before each backward.
-
-An evaluation after a step, as transformers' Trainer runs it (trainer.py evaluation_loop).
-
-The optimizer of a run, and gradient clipping.
-
-A job whose model is compiled, as transformers.Trainer and accelerate compile it.
+A model is compiled as transformers.Trainer and accelerate do it. A frozen reference model runs
+forward before each backward, and an evaluation follows a step as in Trainer (trainer.py
+evaluation_loop), where the run has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from ...training.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
@@ -22,11 +17,13 @@ from . import fsdp1, torchtitan
 from .adapters import add_adapters
 from .ddp import wrap_ddp
 from .fsdp import shard, sync_gradients
-from .groups import start_group
-from .job import Job
+from .job import Job, start_group
 from .losses import refuse_with_function, refuse_without_transformers, step_loss, use_kernels
-from .model import autocast_dtype, build, import_extra, inputs, layers
+from .model import autocast, autocast_dtype, build, import_extra, inputs, layers
 from .recompute import recompute, recompute_module
+
+LEARNING_RATE = 1e-5
+Reference = Callable[[Any], None]
 
 
 def compile_model(job: Job, model: Any) -> Any:
@@ -50,9 +47,6 @@ def compile_model(job: Job, model: Any) -> Any:
 
         model.forward = forward
     return torch.compile(model, mode=mode)
-
-
-LEARNING_RATE = 1e-5
 
 
 def optimizer(job: Job, params: Sequence[Any], model: Any) -> Any:
@@ -122,16 +116,12 @@ def _logits(job: Job, runner: Any) -> Any:
     assert run.evaluation is not None
     shape = (int(run.evaluation.batch), int(run.evaluation.seq))
     ids = torch.randint(0, run.arch.vocab, shape, device=job.world.device)
-    cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
-    with torch.no_grad(), cast:
+    with torch.no_grad(), autocast(job):
         logits = runner(input_ids=ids, labels=ids)["logits"]
     if dtype:
         logits = logits.float()
     ranks = int(run.mesh.dp)
     return torch.cat([logits] * ranks) if ranks > 1 else logits
-
-
-Reference = Callable[[Any], None]
 
 
 def reference(job: Job, model: Any) -> Reference | None:
@@ -151,18 +141,11 @@ def reference(job: Job, model: Any) -> Reference | None:
     return run
 
 
-def precompute(job: Job, model: Any) -> None:
-    """Run the model forward once, before it is trained."""
-    forward(job, model, inputs(job, None))
-
-
 def forward(job: Job, model: Any, arguments: Any) -> None:
     """Run a model forward without autograd."""
     import torch
 
-    dtype = autocast_dtype(job)
-    cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
-    with torch.no_grad(), cast:
+    with torch.no_grad(), autocast(job):
         model(**arguments)
 
 
@@ -172,7 +155,7 @@ def train(job: Job) -> None:
     module, batch = _module(job)
     second = reference(job, module)
     if job.resolved.run.reference == PRECOMPUTED:
-        precompute(job, module)
+        forward(job, module, inputs(job, None))
     runner = _wrap(job, module)
     owner = runner if _flattens(job) else module
     params = [p for p in owner.parameters() if p.requires_grad]
@@ -242,17 +225,14 @@ def _step(
     second: Reference | None = None,
 ) -> None:
     """One step: every micro-batch forward and backward, clipping, the optimizer."""
-    import torch
-
-    dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
-    autocast = partial(torch.autocast, cache_enabled=job.resolved.run.autocast_cache)
-    mark, zero_grad = job.world.mark, job.resolved.run.zero_grad
+    count, zero_grad = int(job.resolved.run.micro_batches), job.resolved.run.zero_grad
+    mark = job.world.mark
     for micro in range(count):
         sync_gradients(job, runner, last=micro == count - 1)
         arguments = inputs(job, batch)
         if zero_grad == "before_forward" and micro == 0:
             optim.zero_grad(set_to_none=True)
-        cast = autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
+        cast = autocast(job, cache_enabled=job.resolved.run.autocast_cache)
         loss = step_loss(job, runner, arguments, cast)
         if second is not None:
             second(arguments)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ...training.step.pretrained import natural_key
 from .job import Job
-from .model import hf_config, import_extra
+from .model import half_dtype, hf_config, import_extra, torch_dtype
 
 NF4, INT8 = "nf4", "int8"
 NOT_QUANTIZED = frozenset({"lm_head"})  # transformers does not quantize the output layer
@@ -38,15 +38,14 @@ class QuantizationSettings(Struct, frozen=True, kw_only=True):
 def quantized_model(job: Job) -> Any:
     """The run's model with quantized projections, ready to train."""
     run = job.resolved.run
-    torch = import_extra("torch", "measure")
-    dtype = torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
+    dtype = half_dtype(run)
     assert run.quantization is not None
     setting = QuantizationSettings(
         name=run.quantization,
         double=run.double_quant,
         threshold=run.int8_threshold,
         dtype=dtype,
-        compute=torch.float32 if run.nf4_compute_bits == 32 else dtype,
+        compute=torch_dtype("fp32") if run.nf4_compute_bits == 32 else dtype,
         device=job.world.device,
         pretrained=run.from_pretrained,
     )

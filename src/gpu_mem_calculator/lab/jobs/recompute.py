@@ -12,19 +12,12 @@ from ...run.recompute import ATTENTION, EVERY_SECOND_MM
 from ...run.run import Run
 from ...runfile.resolve.record_checks import SELECTIVE
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 from ...training.step.layer_groups import CHECKPOINTED_POLICIES, layer_policy
 
-# torchtitan 0.2.2 models/llama3/infra/parallelize.py _op_sac_save_list: attention.
-ATTENTION_OPERATIONS = (
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-)
-# Modules by the names of training.recompute, and what transformers calls them in its layers.
-CHILDREN = {
-    "attention": ("self_attn", "attn", "attention", "self_attention"),
-    "mlp": ("mlp", "block_sparse_moe", "feed_forward"),
-}
+TABLES = tables(__file__)
+ATTENTION_OPERATIONS: list[str] = TABLES["attention_operations"]
+CHILDREN: dict[str, list[str]] = TABLES["children"]
 
 
 def recompute(run: Run, model: Any, layers: list[Any]) -> None:

@@ -1,6 +1,7 @@
 """Measures cases one by one, each in a child process; its row is on disk before the next starts.
 
-The least memory that a run survives in: bisects torch's cap, each run in a new process.
+The least memory that a run survives in is found by bisection of torch's cap, each run in a new
+process.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from ...ledger.units import GIB
 from ..jobs.phases import phase_after
 from .cases_file import MeasureCase
 from .child_process import ChildOutcome, Tell, run_in_child
-from .runs_file import Row, RunsFile
-from .tries import NO_MEMORY, failed_try, with_try
+from .runs_file import NO_MEMORY, Row, RunsFile, failed_try, with_try
 from .worker import row_head
 
 TRIES = 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.files import MOST_RUNS_BYTES, read_text
-from .step_clock import TIMED_STEPS
+from .probe import TIMED_STEPS
 
 STEPS = 3  # the optimizer's state exists from the second on; the third is steady
 TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
@@ -116,12 +117,9 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield "id is missing; a case needs a name of its own"
     if not isinstance(data.get("config"), dict):
         yield "config is missing; a case needs a run file"
-    for key in ("rank", "steps", "cap_bytes", "timeout"):
+    for key, low in {"rank": 0, "steps": 1, "cap_bytes": 1, "timeout": 1}.items():
         value = data.get(key)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < (key != "rank")
-        ):
-            low = 0 if key == "rank" else 1
+        if value is not None and (type(value) is not int or value < low):
             yield f"{key}={quoted(value)} must be a whole number, {low} or more"
     for key in ("group", "alloc_conf", "function"):
         if not isinstance(data.get(key), str | None):
@@ -148,8 +146,5 @@ def _values_problems(data: Mapping[str, Any]) -> Iterator[str]:
 def fresh_id(name: str, taken: Iterable[str]) -> str:
     """The first of `run`, `run-2`, `run-3`, ... that is not taken."""
     used = set(taken)
-    candidate, number = name, 1
-    while candidate in used:
-        number += 1
-        candidate = f"{name}-{number}"
-    return candidate
+    names = (f"{name}-{number}" if number > 1 else name for number in count(1))
+    return next(one for one in names if one not in used)

@@ -1,6 +1,7 @@
-"""Reads torch's and the driver's counters at the end of each phase of a job.
+"""Reads torch's and the driver's counters at the end of each phase of a job, and times its steps.
 
-Averages over time: of the bytes that torch has allocated, and of the GPU's utilization.
+The steps after the probed ones are timed without probes: one synchronize at the end of each, and
+nothing between. The first of them is not timed: it begins with what a probe left behind.
 
 `average_bytes` is the mean over the last step, from torch's history of allocations: each size
 weighted by the time it was allocated, by the host's clock. `utilization_pct` is NVML's
@@ -17,17 +18,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from .step_clock import StepClock
+from ..jobs.phases import in_step as in_step
+from .card import NVML, card_state, driver_card
 
 HISTORY = 1_000_000  # events that torch keeps; a step with more has no average
 BLOCK = 512  # bytes: the allocator rounds requests up to a multiple of this
 SIGN = {"alloc": 1, "free_requested": -1}  # the events that change torch.cuda.memory_allocated()
 PERIOD = 0.1  # seconds between readings
 FEWEST = 10  # readings that an average needs
-NVML = "libnvidia-ml.so.1"
+TIMED_STEPS = 3
 
 
 class AllocationHistory:
@@ -96,17 +100,9 @@ class UtilizationSampler(threading.Thread):
 
     def run(self) -> None:
         """Read every `PERIOD` seconds until `stop`, or until NVML returns an error."""
-        try:
-            nvml = ctypes.CDLL(self.library)
-        except OSError:
-            return
-        uuid = f"GPU-{self.cuda.get_device_properties(self.cuda.current_device()).uuid}"
-        handle, rates = ctypes.c_void_p(), UtilizationRates()
-        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(
-            uuid.encode(), ctypes.byref(handle)
-        ):
-            return
-        while not self.ended.wait(PERIOD):
+        found, rates = driver_card(self.cuda, self.library), UtilizationRates()
+        while found is not None and not self.ended.wait(PERIOD):
+            nvml, handle = found
             if nvml.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)):
                 return
             self.readings.append(int(rates.gpu))
@@ -144,6 +140,45 @@ class HostMemory:
         except OSError:
             return None
         return int(match[1]) * KB if match else None
+
+
+class StepClock:
+    """The ends of the steps after the first `probed` ones; `timed` of them are timed."""
+
+    def __init__(self, cuda: Any, probed: int, timed: int = TIMED_STEPS) -> None:
+        self.cuda, self.probed, self.timed = cuda, probed, timed
+        self.last_phase = ""  # the name of a step's last phase, without the step
+        self.ends: list[float] = []
+        self.state: dict[str, Any] = {}
+
+    @property
+    def steps(self) -> int:
+        """The steps that the job runs in all."""
+        return self.probed + 1 + self.timed
+
+    def mark(self, name: str) -> bool:
+        """Whether the phase is of a step without probes; at the last one of a step, take the time.
+
+        The last phase of a step is known from the probed steps.
+        """
+        step, _, phase = name.partition(".")
+        if not step[1:].isdigit() or int(step[1:]) < self.probed:
+            self.last_phase = phase
+            return False
+        if phase == self.last_phase:
+            self.cuda.synchronize()
+            self.ends.append(time.perf_counter())
+            if len(self.ends) == self.timed + 1:
+                self.state = card_state(self.cuda)
+        return True
+
+    def measured(self) -> dict[str, Any]:
+        """The seconds of each timed step and their median; nothing where none ended."""
+        ends = self.ends
+        seconds = [round(b - a, 6) for a, b in pairwise(ends)]
+        if not seconds:
+            return {}
+        return {"step_seconds": round(median(seconds), 6), "step_seconds_all": seconds}
 
 
 class Probe:
@@ -252,16 +287,10 @@ class Probe:
 
     def pinned_bytes(self) -> int:
         """Peak bytes of page-locked host memory, which the kernel may not count as resident."""
-        read = getattr(self.cuda, "host_memory_stats", None)
-        return int(read().get("allocated_bytes.peak", 0)) if read else 0
+        return int(self.cuda.host_memory_stats().get("allocated_bytes.peak", 0))
 
 
 SERVED = ("prefill", "generate")  # the phases of inference after the model is loaded
-
-
-def in_step(phase: str) -> bool:
-    """Whether a phase belongs to a training step: `s0.a0.fwd`, `s2.opt`."""
-    return re.match(r"s\d+(\.|$)", phase) is not None
 
 
 def peaks(phases: Phases) -> dict[str, int]:

@@ -65,7 +65,7 @@ def program(
         group=group_name(resolved),
         num_ranks=resolved.hardware.num_gpus,
         process_group=_process_group(resolved),
-        alloc_conf=getattr(file.training, "pytorch_alloc_conf", None),
+        alloc_conf=file.training.pytorch_alloc_conf,
         phases=lambda steps: training_phases(resolved, steps, program=file.program is not None),
     )
 

@@ -12,22 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError, print_to_stderr
-from ..jobs.job import NCCL, World
+from ..jobs.job import NCCL
 from .card import NO_GPU
 from .cases import failed_row, out_of_memory
 from .cases_file import MeasureCase
 from .child_process import ChildOutcome, error_line
 from .program import program
-from .runs_file import Row, RunsFile
-from .tries import with_try
-from .worker import (
-    case_probe,
-    finished_row,
-    row_environment,
-    run_with_snapshot,
-    set_allocator,
-    set_cap,
-)
+from .runs_file import Row, RunsFile, with_try
+from .worker import finished_row, prepared, row_environment, run_with_snapshot, set_allocator
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
@@ -68,20 +60,15 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     import_module("torch").cuda.set_device(place.local_rank)
     messages: list[dict[str, Any]] = []
-    probe = case_probe(case, messages.append)
-    environment = row_environment(case, conf, NCCL)
-    context = probe.context_bytes
-    messages.append({"environment": environment, "group": job.group, "context_bytes": context})
-    set_cap(case.cap_bytes, probe.total)
-    steps = probe.clock.steps if probe.clock else case.steps
-    world = World(device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank, steps=steps)
+    known, head = row_environment(case, conf, NCCL), {"group": job.group}
+    probe, world = prepared(case, known, head, messages.append, process_group=NCCL, rank=place.rank)
     try:
         run_with_snapshot(lambda: job.start(world), case.snapshot)
     except InputError:
         raise
     except Exception as error:
         end_failed_rank(case, error, messages, append)
-    row = finished_row(case, job.group, probe, environment)
+    row = finished_row(case, job.group, probe, known)
     return gather(with_try(row, case.cap_bytes), place)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -60,10 +60,8 @@ class RayNode:
     def run(self, words: Sequence[str]) -> Iterator[tuple[str, str | int]]:
         """Run a command: yields ("out" or "err", line) as they come, then ("code", exit code)."""
         with self.lock:
-            process = self.process = (
-                None
-                if self.stopped
-                else subprocess.Popen(
+            if not self.stopped:
+                self.process = subprocess.Popen(
                     words,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -72,7 +70,7 @@ class RayNode:
                     env={**os.environ, "PYTHONUNBUFFERED": "1"},
                     start_new_session=True,
                 )
-            )
+        process = self.process
         if process is None:  # another node failed before this one started
             yield "code", -signal.SIGTERM
             return
@@ -116,22 +114,15 @@ def command(
     `program` is a script, or `-m` and a module, with its arguments.
     """
     address, port = rendezvous
-    return [
-        sys.executable,
-        "-m",
-        "gpu_mem_calculator.lab.measure.torchrun",
-        "--nnodes",
-        str(shape.nodes),
-        "--nproc-per-node",
-        str(shape.gpus),
-        "--node-rank",
-        str(node),
-        "--master-addr",
-        address,
-        "--master-port",
-        str(port),
-        *program,
-    ]
+    options = {
+        "nnodes": shape.nodes,
+        "nproc-per-node": shape.gpus,
+        "node-rank": node,
+        "master-addr": address,
+        "master-port": port,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "gpu_mem_calculator.lab.measure.torchrun", *words, *program]
 
 
 def run_over_ray(shape: ClusterShape, program: Sequence[str], patience: float = PATIENCE) -> int:
@@ -170,18 +161,9 @@ def reserve_nodes(ray: Any, shape: ClusterShape, patience: float) -> Iterator[li
         yield nodes
     finally:
         for stopping in [node.stop.remote() for node in nodes]:
-            with ignored(ray.exceptions.RayError):
+            with suppress(ray.exceptions.RayError):  # a node that is lost needs no stopping
                 ray.get(stopping)
         groups.remove_placement_group(group)
-
-
-@contextmanager
-def ignored(*kinds: type[BaseException]) -> Iterator[None]:
-    """Ignore these errors: a node that is lost needs no stopping."""
-    try:
-        yield
-    except kinds:
-        return
 
 
 def shortage(ray: Any, shape: ClusterShape) -> str:

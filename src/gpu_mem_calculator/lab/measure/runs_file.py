@@ -1,4 +1,8 @@
-"""The file of measured runs: one JSON object on each line, written to disk one by one."""
+"""The file of measured runs: one JSON object on each line, written to disk one by one.
+
+A row keeps its tries: each run under a cap, whether it survived, and the phase it died in. Survival
+is not monotone in the cap, because torch's allocator caches other segments under each.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from ...runfile.text.errors import InputError
 from ...runfile.text.files import check_writable
 
 Row = dict[str, Any]
+NO_MEMORY = "out of memory"
 
 
 class RunsFile:
@@ -96,3 +101,30 @@ def _parse(line: bytes) -> Row | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def with_try(row: Row, cap_bytes: int | None) -> Row:
+    """The row of a run that ended, with its try where it ran under a cap."""
+    return row if cap_bytes is None else {**row, "tries": [survived_try(row, cap_bytes)]}
+
+
+def survived_try(row: Row, cap_bytes: int) -> dict[str, Any]:
+    """The try of a run that ended under a cap."""
+    phases = row["phases"].values()
+    return {
+        "cap_bytes": cap_bytes,
+        "survived": True,
+        "retries": row["measured"].get("alloc_retries", 0),
+        "allocated_bytes": max((p["peak_bytes"] for p in phases), default=0),
+        "reserved_bytes": max((p["reserved_bytes"] for p in phases), default=0),
+    }
+
+
+def failed_try(cap_bytes: int, phase: str, counters: dict[str, int], why: str) -> dict[str, Any]:
+    """The try of a run that died under a cap: the phase, torch's counters then, and its error."""
+    return {"cap_bytes": cap_bytes, "survived": False, "phase": phase, **counters, "why": why}
+
+
+def died_of_memory(one: dict[str, Any]) -> bool:
+    """Whether a try died for lack of memory, and of nothing else."""
+    return not one["survived"] and one["why"].startswith(NO_MEMORY)

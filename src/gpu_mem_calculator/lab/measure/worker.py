@@ -1,6 +1,6 @@
 """Measures one case in this process: sets the conditions, runs the job, and makes the row.
 
-The environment of a measurement: the card, and the versions of the packages that ran.
+A row has its environment: the card, and the versions of the packages that ran.
 """
 
 from __future__ import annotations
@@ -19,26 +19,16 @@ from ...runfile.read import as_dict
 from ...runfile.resolve.megatron_defaults import with_script_defaults
 from ...runfile.text.errors import InputError
 from ...runfile.text.files import write_file
+from ...tools.translation.arguments import tables
 from ..jobs.job import FAKE, NCCL, World
-from .card_state import host_state
+from .card import host_state
 from .cases_file import MeasureCase
 from .child_process import Tell
 from .probe import Probe
 from .program import program
 from .runs_file import Row
 
-# Packages that change memory: distribution name -> module name.
-PACKAGES = {
-    "transformers": "transformers",
-    "peft": "peft",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "megatron-core": "megatron.core",
-    "bitsandbytes": "bitsandbytes",
-    "transformer-engine": "transformer_engine",
-    "flash-attn": "flash_attn",
-    "triton": "triton",
-}
+PACKAGES: dict[str, str] = tables(__file__)["packages"]
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -90,14 +80,10 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
     check_rank(case.rank, job.num_ranks)
     kind = job.process_group
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
-    probe = case_probe(case, tell)
     known = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
-    head = {"environment": known, "group": job.group, "context_bytes": probe.context_bytes}
-    tell({**head, "phases": job.phases(case.steps)})
-    set_cap(case.cap_bytes, probe.total)
     rank = case.rank if kind == FAKE else 0
-    steps = probe.clock.steps if probe.clock else case.steps
-    world = World(device="cuda", mark=probe.mark, process_group=kind, rank=rank, steps=steps)
+    head = {"group": job.group, "phases": job.phases(case.steps)}
+    probe, world = prepared(case, known, head, tell, process_group=kind, rank=rank)
     try:
         run_with_snapshot(lambda: job.start(world), case.snapshot)
     except Exception:
@@ -105,6 +91,17 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
             tell({"died": probe.counters()})
         raise
     return finished_row(case, job.group, probe, known)
+
+
+def prepared(
+    case: MeasureCase, known: dict[str, Any], head: dict[str, Any], tell: Tell, **place: Any
+) -> tuple[Probe, World]:
+    """The probe and the world of a case, under its cap; `tell` gets the head of its row."""
+    probe = case_probe(case, tell)
+    tell({"environment": known, "context_bytes": probe.context_bytes, **head})
+    set_cap(case.cap_bytes, probe.total)
+    steps = probe.clock.steps if probe.clock else case.steps
+    return probe, World(device="cuda", mark=probe.mark, steps=steps, **place)
 
 
 def case_probe(case: MeasureCase, tell: Tell) -> Probe:
@@ -175,9 +172,8 @@ def set_allocator(conf: str | None) -> str | None:
         return allocator_setting()
     torch = import_module("torch")
     os.environ["PYTORCH_ALLOC_CONF"] = conf
-    set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     try:
-        (set_settings or torch.cuda.memory._set_allocator_settings)(conf)
+        torch._C._accelerator_setAllocatorSettings(conf)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"alloc_conf={conf!r} is not what torch takes: {reason}") from None

@@ -1,6 +1,4 @@
-"""The process of a traced script.
-
-No network for what a traced script starts: a network of its own, or a guard in Python.
+"""The process of a traced script, which has no network: one of its own, or a guard in Python.
 
 Linux gives a process a network namespace in which there is nothing but a loopback; everything that
 it starts is in it, too. Where the kernel refuses that, processes of Python are guarded by a
@@ -27,6 +25,7 @@ import msgspec
 from ...runfile.text.errors import print_to_stderr
 from .recording import Failure, Recording, ScriptInput
 
+PACKAGES = str(Path(__file__).parents[3])
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40  # linux/sockios.h, linux/if.h
 GUARD = """\
@@ -101,9 +100,6 @@ def guard_python(folder: Path, packages: str) -> None:
     os.environ["PYTHONPATH"] = f"{guard}{os.pathsep}{before}" if before else str(guard)
 
 
-PACKAGES = str(Path(__file__).parents[3])
-
-
 def main(file: str) -> NoReturn:
     """Run the script of a plan; write its recording, or why there is none, and end the process.
 
@@ -125,8 +121,8 @@ def main(file: str) -> NoReturn:
 
 def traced(plan: ScriptInput, finish: Callable[[Recording], Any]) -> Recording | Failure:
     """The recording of a plan's script; `finish` is called in the middle of the script."""
-    from .failures import failure_of
-    from .program_child import run_program
+    from .program import run_program
+    from .recording import failure_of
     from .simulation import simulated
 
     with (

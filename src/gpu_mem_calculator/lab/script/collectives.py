@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from ..jobs.ddp import broadcast_parameters, send_to_nobody
+from ..trace.card import answer, patched
 from .recording import ScriptInput
-
-if TYPE_CHECKING:
-    from .simulation import Simulation
 
 
 @contextmanager
-def simulated_collectives(plan: ScriptInput, simulation: Simulation) -> Iterator[None]:
+def simulated_collectives(plan: ScriptInput) -> Iterator[None]:
     """init_process_group starts a fake group; collectives of Python objects return at once."""
 
     start = dist.init_process_group
@@ -37,7 +36,7 @@ def simulated_collectives(plan: ScriptInput, simulation: Simulation) -> Iterator
         if objects:
             output[0] = objects[dist.get_rank()]
 
-    nothing = lambda *_, **__: None  # noqa: E731
+    nothing = answer(None)
     replaced: dict[str, Any] = {
         "init_process_group": init,
         "all_gather_object": gathered,
@@ -46,13 +45,9 @@ def simulated_collectives(plan: ScriptInput, simulation: Simulation) -> Iterator
         "broadcast_object_list": nothing,
         "barrier": nothing,
         "monitored_barrier": nothing,
-        "is_nccl_available": lambda: True,
+        "is_nccl_available": answer(True),
     }
-    with ExitStack() as stack:
-        for module in (dist, dist.distributed_c10d):
-            for name, value in replaced.items():
-                stack.enter_context(patch.object(module, name, value))
-        stack.enter_context(_data_parallel())
+    with patched({dist: replaced, dist.distributed_c10d: replaced}), _data_parallel():
         try:
             yield
         finally:
@@ -63,8 +58,6 @@ def simulated_collectives(plan: ScriptInput, simulation: Simulation) -> Iterator
 @contextmanager
 def _data_parallel() -> Iterator[None]:
     """DistributedDataParallel over a fake process group."""
-    from ..jobs.ddp import broadcast_parameters, send_to_nobody
-
     kind = torch.nn.parallel.DistributedDataParallel
     make = kind.__init__
 

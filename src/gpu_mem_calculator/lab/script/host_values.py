@@ -1,6 +1,6 @@
 """Records a script's storages: those on the GPU are fake, and small ones on the host are real.
 
-Operations whose result has as many rows as values say: fake values say that all are chosen.
+Where an operation's result has as many rows as its values say, all are chosen: fake values say so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
 
-from ..trace.host_storages import HostStorages
 from ..trace.recorder import Recorder
+from ..trace.storages import HostStorages
 
 aten = torch.ops.aten
 Call = tuple[Any, Any, dict[str, Any]]
@@ -99,7 +99,7 @@ class ScriptRecorder(Recorder):
         tensors = _tensors(args, kwargs)
         if not any(map(_is_fake, tensors)) and not self._begins_fake(func, tensors, args, kwargs):
             return func(*args, **kwargs)
-        if func is torch.ops.aten.equal.default:
+        if func is aten.equal.default:
             return True  # as `==` of single numbers
         with self.mode:
             shape = SHAPES.get(func)
@@ -120,7 +120,7 @@ class ScriptRecorder(Recorder):
     def _begins_fake(self, func: Any, tensors: list[Any], args: Any, kwargs: Any) -> bool:
         """Whether an operation without a fake input makes a fake tensor."""
         if self.sides.named is not None and not self.sides.named:
-            return not _is_scalar_read(func)
+            return func is not aten._local_scalar_dense.default
         if tensors:
             return False
         if func._schema.name not in VALUELESS:
@@ -132,10 +132,6 @@ class ScriptRecorder(Recorder):
 
 def _is_fake(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor)
-
-
-def _is_scalar_read(func: Any) -> bool:
-    return func is torch.ops.aten._local_scalar_dense.default
 
 
 def _tensors(args: Any, kwargs: Any) -> list[Any]:

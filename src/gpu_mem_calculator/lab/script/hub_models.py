@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...runfile.find_model.named_preset import exact_preset, variant_preset
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-LOADING = (
-    *("_commit_hash", "_from_auto", "_from_pipeline", "cache_dir", "force_download", "token"),
-    *("local_files_only", "revision", "subfolder", "variant", "use_safetensors", "proxies"),
-    *("trust_remote_code", "low_cpu_mem_usage", "weights_only", "ignore_mismatched_sizes"),
-    *("adapter_kwargs", "max_memory", "offload_folder", "offload_buffers", "state_dict"),
-    *("key_mapping", "tqdm_class", "generation_config", "mirror", "_fast_init", "from_tf"),
-    *("from_flax", "offload_state_dict", "disable_mmap", "adapter_name"),
-)
-"""Arguments of from_pretrained that say how weights are loaded."""
-REFUSED = ("tp_plan", "tp_size", "distributed_config", "device_mesh", "gguf_file", "use_kernels")
+ARGUMENTS = tables(__file__)["arguments"]  # of from_pretrained
 
 
 def catalogue_config(name: str) -> dict[str, Any] | None:
@@ -89,14 +81,14 @@ def _model(
     import torch
     from transformers import PreTrainedConfig
 
-    for key in REFUSED:
+    for key in ARGUMENTS["refused"]:
         if kwargs.pop(key, None):
             raise InputError(f"from_pretrained({key}=...) is not simulated in a script")
-    rest = {key: value for key, value in kwargs.items() if key not in LOADING}
+    rest = {key: value for key, value in kwargs.items() if key not in ARGUMENTS["loading"]}
     if not isinstance(config, PreTrainedConfig):
         source = name if config is None else config
         config, rest = cls.config_class.from_pretrained(source, return_unused_kwargs=True, **rest)
-        rest = {key: value for key, value in rest.items() if key not in LOADING}
+        rest = {key: value for key, value in rest.items() if key not in ARGUMENTS["loading"]}
     config = copy.deepcopy(config)
     if quantization_config is not None or getattr(config, "quantization_config", None):
         raise InputError(f"{name}: quantized weights are not simulated in a script")

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
 
@@ -54,7 +55,7 @@ def read_launch(words: Sequence[str]) -> Launch:
     if not launch.module and not Path(launch.target).is_file():
         raise InputError(f"{launch.target} is no file in {Path.cwd()}")
     ranks = _rank_environment(launch) if launch.ranks > 1 or _has_group(words) else {}
-    return _with(launch, environment={**ranks, **launch.environment, **settings})
+    return replace(launch, environment={**ranks, **launch.environment, **settings})
 
 
 def _command(words: list[str]) -> Launch:
@@ -139,14 +140,12 @@ def _accelerate(words: list[str]) -> Launch:
             launch.launch_command_parser().parse_args(words)
         )
         _refuse(args)
-        many = (args.num_processes or 1) > 1
-        environment = (
-            launch.prepare_multi_gpu_env(args)
-            if many
-            else launch.prepare_simple_launcher_cmd_env(args)[1]
-        )
+        ranks = args.num_processes or 1
+        if ranks > 1:
+            environment = launch.prepare_multi_gpu_env(args)
+        else:
+            environment = launch.prepare_simple_launcher_cmd_env(args)[1]
     changed = {key: value for key, value in environment.items() if before.get(key) != value}
-    ranks = args.num_processes or 1
     per_node = ranks // (args.num_machines or 1)
     return _launched(args, ranks, per_node, environment=changed)
 
@@ -178,10 +177,7 @@ def _rank_environment(launch: Launch) -> dict[str, str]:
     """What a launcher tells rank 0 (torch/distributed/elastic/agent/server/local_elastic_agent.py,
     _start_workers)."""
     return {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "GROUP_RANK": "0",
-        "ROLE_RANK": "0",
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0"),
         "WORLD_SIZE": str(launch.ranks),
         "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
         "GROUP_WORLD_SIZE": str(launch.nodes),
@@ -190,9 +186,3 @@ def _rank_environment(launch: Launch) -> dict[str, str]:
         "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "none",
     }
-
-
-def _with(launch: Launch, **changes: Any) -> Launch:
-    from msgspec.structs import replace
-
-    return replace(launch, **changes)

@@ -1,13 +1,8 @@
-"""The libraries that are changed when a script imports them.
+"""The libraries that are changed when a script imports them, so that nothing is imported without
+need: data sets, tokenizers and models that are not on this machine have stand-ins.
 
-Triton's kernels are not launched: their wrappers allocate what they write.
-
-Changes a library when a script imports it, so that nothing is imported without need.
-
-Data sets that are not on this machine: rows of words, with the columns that the script reads.
-
-Tokenizers that are not on this machine: a stand-in with the model's vocabulary, whose tokens are
-words.
+Rows of data have the columns that the script reads, and tokenizers the model's vocabulary, a word
+for each token. Triton's kernels are not launched: their wrappers allocate what they write.
 """
 
 from __future__ import annotations
@@ -24,41 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...runfile.text.errors import InputError
+from ...tools.translation.arguments import tables
+from ..jobs.program import word_tokenizer
+from ..trace.huggingface import simulated_generate
 from .hub_models import catalogue_config, change_configurations, change_models
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 logger = logging.getLogger(__name__)
-SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
-TEMPLATE = (
-    "{% for message in messages %}{{ '<s> ' + message['role'] + ' ' }}"
-    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + ' </s> ' }}"
-    "{% endgeneration %}{% else %}{{ message['content'] + ' </s> ' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<s> assistant ' }}{% endif %}"
-)
-BYTE_PAIR = {"gpt2": 50257, "r50k_base": 50257, "p50k_base": 50281, "cl100k_base": 100277}
-"""Vocabularies of tiktoken's encodings (tiktoken_ext/openai_public.py)."""
-
-
-def word_tokenizer(vocab_size: int) -> Any:
-    """A tokenizer of this vocabulary, for which a word is a token."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), vocab_size))]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    plain = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[0]))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    unk, bos, eos, pad = SPECIAL
-    return PreTrainedTokenizerFast(
-        tokenizer_object=plain,
-        unk_token=unk,
-        bos_token=bos,
-        eos_token=eos,
-        pad_token=pad,
-        chat_template=TEMPLATE,
-    )
+DATA = tables(__file__)  # stand-ins: tokens and encodings, and the columns of data sets
 
 
 def change_tokenizers(simulation: Simulation) -> Any:
@@ -77,7 +47,8 @@ def change_tokenizers(simulation: Simulation) -> Any:
                 raise
             except Exception as error:  # what is raised for a missing file differs by version
                 logger.debug("%s: %s", name, error)
-            tokenizer = word_tokenizer(_vocab_size(simulation, str(name)))
+            count, made = _vocab_size(simulation, str(name)), DATA["tokenizer"]
+            tokenizer = word_tokenizer(made["special"], count, made["template"])
             tokenizer.name_or_path = str(name)
             simulation.note(f"The tokenizer of {name} is a stand-in of its vocabulary.")
             return tokenizer
@@ -109,10 +80,10 @@ def change_byte_pairs(simulation: Simulation) -> Any:
             try:
                 return read(name)
             except OSError:
-                if name not in BYTE_PAIR:
+                if name not in DATA["byte_pair"]:
                     raise InputError(f"tiktoken's {name} is not on this machine") from None
                 simulation.note(f"The encoding {name} of tiktoken is a stand-in.")
-                return _Words(BYTE_PAIR[name])
+                return _Words(DATA["byte_pair"][name])
 
         simulation.replace(module, "get_encoding", get_encoding)
 
@@ -139,22 +110,14 @@ class _Words:
 
 SEQ_LEN, ROWS = 1024, 512
 SPLITS = ("train", "validation", "test")
-COLUMNS = {
-    "DPOTrainer": ("prompt", "chosen", "rejected"),
-    "CPOTrainer": ("prompt", "chosen", "rejected"),
-    "ORPOTrainer": ("prompt", "chosen", "rejected"),
-    "RewardTrainer": ("chosen", "rejected"),
-    "KTOTrainer": ("prompt", "completion", "label"),
-    "GRPOTrainer": ("prompt", "solution"),
-    "RLOOTrainer": ("prompt", "solution"),
-}
-"""Columns of the data of trl's trainers (its dataset_formats); other scripts read `text`."""
 
 
 def columns_of(source: str) -> tuple[str, ...]:
-    """The columns that a script's text asks for."""
-    found = re.findall(r"\b(\w+Trainer)\b", source)
-    return next((COLUMNS[name] for name in found if name in COLUMNS), ("text",))
+    """The columns of the data of trl's trainers (its dataset_formats) that a script's text names;
+    other scripts read `text`.
+    """
+    found, known = re.findall(r"\b(\w+Trainer)\b", source), DATA["columns"]
+    return next((tuple(known[name]) for name in found if name in known), ("text",))
 
 
 def example(columns: tuple[str, ...], seq_len: int, prompt_len: int) -> dict[str, Any]:
@@ -234,12 +197,8 @@ def _made(
 
 
 def _source(plan: Any) -> str:
-    from importlib.util import find_spec
-
-    if not plan.module:
-        return Path(plan.target).read_text(encoding="utf-8", errors="replace")
-    spec = find_spec(plan.target)
-    file = spec.origin if spec is not None else None
+    spec = find_spec(plan.target) if plan.module else None
+    file = plan.target if not plan.module else spec and spec.origin
     return Path(file).read_text(encoding="utf-8", errors="replace") if file else ""
 
 
@@ -301,22 +260,15 @@ def change_triton(simulation: Simulation) -> Any:
     """A change of Triton: a launch does nothing."""
 
     def change(module: Any) -> None:
-        def launch(*_: Any, **__: Any) -> None:
-            return None
-
-        for kind in (
-            module.runtime.jit.JITFunction,
-            module.runtime.autotuner.Autotuner,
-            module.runtime.autotuner.Heuristics,
-        ):
-            simulation.replace(kind, "run", launch)
+        tuner = module.runtime.autotuner
+        for kind in (module.runtime.jit.JITFunction, tuner.Autotuner, tuner.Heuristics):
+            simulation.replace(kind, "run", lambda *_, **__: None)
 
     return change
 
 
 def change_generation(simulation: Simulation) -> Any:
     """A change of transformers' `generate`: it runs to its last token."""
-    from ..trace.huggingface import simulated_generate
 
     def change(module: Any) -> None:
         simulation.stack.enter_context(simulated_generate())

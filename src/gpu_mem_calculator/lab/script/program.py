@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,12 +19,17 @@ from ...runfile.text.errors import InputError
 from ...tools.read import read
 from ...tools.translation.tools import start_problems
 from ...training.optimizers import OPTIMIZERS
-from ..trace.coverage import INSTEAD
+from ..jobs.job import FAKE, NONE, Job, World, run
+from ..trace.coverage import INSTEAD, UNKNOWN, USE_SDPA, not_traced
 from ..trace.run import STEPS, RunTrace, run_trace
 from .launch import Launch
-from .run import record_script, stream_of
+from .run import record_script
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
 
 ENGINES = ("pytorch_ddp", "fsdp")
+STARTED = "model"  # the phase that ends where training begins
 
 
 def trace_program(
@@ -50,29 +55,49 @@ def trace_program(
     recording = record_script(launch, resolved, 0, {}, program=text)
     notes = tuple(recording.notes)
     return run_trace(
-        resolved, stream_of(recording), recording.makers, recording.kinds, notes, allocator
+        resolved, recording.stream, recording.makers, recording.kinds, notes, allocator
     )
 
 
 def _uncovered(program: Program, resolved: ResolvedRun, rank: int) -> Iterator[str]:
     """A sentence for each choice of the program that a trace does not cover."""
-    run, engine = resolved.run, resolved.engine
-    fake = "know no fake tensors"
+    chosen, engine = resolved.run, resolved.engine
     yield from start_problems(program.tool)
     if rank:
         yield f"rank {rank} of a program is not traced, only rank 0; leave --rank out"
     if engine.name not in ENGINES:
         yield f"a program under {engine.title} is not traced; {INSTEAD}"
-    if run.compile:
-        yield f"a compiled program is not traced: inductor writes kernels for a real GPU; {INSTEAD}"
+    if chosen.compile:
+        yield not_traced("a compiled program", "inductor writes kernels for a real GPU")
     if program.args.get("use_vllm"):
-        yield f"vLLM beside a program is not traced: it needs a real GPU; {INSTEAD}"
-    if run.attention in FLASH:
-        fix = "'sdpa' takes torch's own flash kernel where a card does"
-        yield f"attn_implementation={run.attention!r} is not traced: its kernels {fake}; {fix}"
-    if run.quantization:
-        why = f"bitsandbytes' kernels {fake}"
-        yield f"quantized weights ({run.quantization}) are not traced: {why}; {INSTEAD}"
-    if OPTIMIZERS[run.optimizer].paged:
+        yield not_traced("vLLM beside a program", "it needs a real GPU")
+    if chosen.attention in FLASH:
+        why = f"its kernels {UNKNOWN}"
+        yield not_traced(f"attn_implementation={chosen.attention!r}", why, USE_SDPA)
+    if chosen.quantization:
+        why = f"bitsandbytes' kernels {UNKNOWN}"
+        yield f"quantized weights ({chosen.quantization}) are not traced: {why}; {INSTEAD}"
+    if OPTIMIZERS[chosen.optimizer].paged:
         why = "bitsandbytes asks the driver for pages"
-        yield f"the paged optimizer {run.optimizer!r} is not traced: {why}; {INSTEAD}"
+        yield not_traced(f"the paged optimizer {chosen.optimizer!r}", why)
+
+
+def run_program(text: str, simulation: Simulation) -> None:
+    """Run a program in the process of a script; `text`: its run file and steps, as JSON."""
+    data, steps = msgspec.json.decode(text)
+    file = read(data)
+    resolved = resolve(file)
+    simulation.watch.on_first_module = lambda: None  # the program says where training begins
+
+    def mark(name: str) -> None:
+        if name == STARTED:
+            simulation.steps.begin()
+
+    world = World(
+        device="cuda",
+        mark=mark,
+        process_group=NONE if resolved.hardware.num_gpus == 1 else FAKE,
+        steps=steps,
+        has_weights=False,
+    )
+    run(Job(file=file, resolved=resolved, world=world))

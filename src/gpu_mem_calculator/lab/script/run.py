@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...pytorch.replay.stream import AllocationStream
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...tools.read import read
 from ...training.step.workspaces import run_cublas_bytes
 from ..jobs.function import STAND_IN
+from ..trace.card import Card
 from ..trace.run import RunTrace, run_trace
 from .launch import Launch
 from .recording import Failure, Recording, ScriptInput
@@ -64,20 +64,8 @@ def trace_script(
     recording = record_script(launch, resolved, steps, shapes or {}, timeout=timeout)
     resolved = resolve(read(script_run_file(launch, data, recording.engine)))
     notes = tuple(recording.notes)
-    stream = stream_of(recording)
-    traced = run_trace(resolved, stream, recording.makers, recording.kinds, notes)
+    traced = run_trace(resolved, recording.stream, recording.makers, recording.kinds, notes)
     return traced, recording
-
-
-def stream_of(recording: Recording) -> AllocationStream:
-    """The allocations of a recording."""
-    return AllocationStream(
-        sizes=recording.sizes,
-        events=recording.events,
-        streams=recording.streams,
-        marks=recording.marks,
-        empties=recording.empties,
-    )
 
 
 def record_script(
@@ -153,13 +141,13 @@ def plan_of(
         environment=dict(launch.environment),
         ranks=launch.ranks,
         steps=steps,
-        card={
-            "name": hardware.title,
-            "memory_bytes": hardware.memory_bytes,
-            "compute_capability": run.compute_capability,
-            "multiprocessors": run.multiprocessors,
-            "count": launch.ranks_per_node,
-        },
+        card=Card(
+            name=hardware.title,
+            memory_bytes=hardware.memory_bytes,
+            compute_capability=run.compute_capability,
+            multiprocessors=run.multiprocessors,
+            count=launch.ranks_per_node,
+        ),
         cublas_bytes=int(run_cublas_bytes(run)),
         shapes=dict(shapes),
         result=result,

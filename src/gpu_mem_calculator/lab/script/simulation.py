@@ -1,18 +1,10 @@
 """Everything that makes a script run without its GPU, in the order in which it is switched on.
 
-Words for what a script trains with: dtypes and optimizers.
-
-Nothing is saved: a traced script has no weights.
-
-Data loaders in the script's own process, where its tensors are.
-
-Values of tensors that have none, where a script reads them: ones, and true where it checks.
-
-The phases of a script, found while it runs: forward, backward and optimizer steps.
-
-Finds the parameters, gradients and optimizer states of a script, whose model is not known.
-
-torch.compile without compilation: the code runs as it is written, and the report says so.
+The phases (forward, backward, optimizer steps) and the parameters, gradients and optimizer states
+of a script, whose model is not known, are found while it runs. Values of tensors that have none are
+ones where a script reads them, and true where it checks. Data loaders run in the script's own
+process, nothing is saved, and torch.compile compiles nothing: the code runs as it is written, and
+the report says so.
 """
 
 from __future__ import annotations
@@ -27,23 +19,23 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optim
+from torch.utils._pytree import tree_iter
 from torch.utils.data import DataLoader
 
-from ...ledger.ledger import GRAD, OPTIM, PARAM
+from ...ledger.ledger import OPTIM
 from ..trace.attention import AttentionKernels
+from ..trace.card import answer, patched, simulated_card
 from ..trace.cuda import as_on_cuda
 from ..trace.device_names import DeviceNames
-from ..trace.huggingface import as_if_real
+from ..trace.huggingface import as_if_real, convertible_modules
 from ..trace.memory_kinds import KindWatcher, block_kinds
-from ..trace.modules import convertible_modules
+from ..trace.no_triton import importable_triton
 from ..trace.recorder import Recorder
 from ..trace.run import phase_of
-from .card import Card, simulated_card
 from .collectives import simulated_collectives
 from .host_values import ScriptRecorder
 from .libraries import simulated_libraries
 from .network import offline
-from .no_triton import importable_triton
 from .recording import Failure, Recording, ScriptInput
 
 NOTE = (
@@ -73,10 +65,7 @@ def uncompiled(simulation: Simulation) -> Iterator[None]:
     def compile_module(module: Any, *_: Any, **__: Any) -> None:
         simulation.note(NOTE)
 
-    with (
-        patch.object(torch, "compile", compile_),
-        patch.object(torch.nn.Module, "compile", compile_module),
-    ):
+    with patched({torch: {"compile": compile_}, torch.nn.Module: {"compile": compile_module}}):
         yield
 
 
@@ -93,16 +82,12 @@ class StateWatcher(KindWatcher):
         """End a phase, and set the kind of every block that is a state."""
         self.recorder.mark(name)
         for root in self.roots.values():
-            for path, parameter in root.named_parameters():
-                self._set_kind(parameter, PARAM, path)
-                if parameter.grad is not None:
-                    self._set_kind(parameter.grad, GRAD, path)
-            for path, buffer in root.named_buffers():
-                self._set_kind(buffer, PARAM, path)
+            self._set_module(root)
         for optimizer in self.optimizers.values():
             for parameter, states in optimizer.state.items():
-                for value in _tensors((parameter, states)):
-                    self._set_kind(value, OPTIM, "")
+                for value in tree_iter((parameter, states)):
+                    if isinstance(value, torch.Tensor):
+                        self._set_kind(value, OPTIM, "")
 
     def parameters(self) -> list[Any]:
         """Every parameter of the modules that were called, once."""
@@ -117,12 +102,6 @@ class StateWatcher(KindWatcher):
             for name, part in module.named_modules():
                 self._names.setdefault(id(part), name)
             self.on_first_module()
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    from torch.utils._pytree import tree_iter
-
-    return (one for one in tree_iter(value) if isinstance(one, torch.Tensor))
 
 
 class ScriptSteps:
@@ -191,10 +170,8 @@ class ScriptSteps:
         hook = optim.register_optimizer_step_post_hook(self.optimizer_stepped)
         self.watch.on_first_module = self.begin
         try:
-            with (
-                patch.object(torch.autograd, "_engine_run_backward", engine),
-                patch.object(torch.autograd.graph, "_engine_run_backward", engine),
-            ):
+            replaced = {"_engine_run_backward": engine}
+            with patched({torch.autograd: replaced, torch.autograd.graph: replaced}):
                 yield
         finally:
             hook.remove()
@@ -226,17 +203,17 @@ def readable(recorder: ScriptRecorder) -> Iterator[None]:
         one = isinstance(tensor, FakeTensor) and tensor.dim() == 0
         return format(tensor.item(), text) if one else formats(tensor, text)
 
-    patches = [
-        (torch.Tensor, "__format__", formatted),
-        (torch.Tensor, "numpy", lambda t, **kw: numpy(real(t), **kw)),
-        (torch.Tensor, "tolist", lambda t: tolist(real(t))),
-        (torch.Tensor, "__array__", lambda t, dtype=None: numpy(real(t).detach())),
-        (torch.nn.Parameter, "__new__", staticmethod(parameter)),
-        (torch.amp.GradScaler, "_maybe_opt_step", step),
-    ]
-    with ExitStack() as stack:
-        for owner, name, value in patches:
-            stack.enter_context(patch.object(owner, name, value))
+    replaced: dict[Any, dict[str, Any]] = {
+        torch.Tensor: {
+            "__format__": formatted,
+            "numpy": lambda t, **kw: numpy(real(t), **kw),
+            "tolist": lambda t: tolist(real(t)),
+            "__array__": lambda t, dtype=None: numpy(real(t).detach()),
+        },
+        torch.nn.Parameter: {"__new__": staticmethod(parameter)},
+        torch.amp.GradScaler: {"_maybe_opt_step": step},
+    }
+    with patched(replaced):
         yield
 
 
@@ -270,23 +247,17 @@ def one_process() -> Iterator[None]:
 def nothing_saved() -> Iterator[None]:
     """torch.save and safetensors write no file."""
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
     import safetensors.torch
 
-    with (
-        patch.object(torch, "save", nothing),
-        patch.object(safetensors.torch, "save_file", nothing),
-        patch.object(safetensors.torch, "save_model", nothing),
-    ):
+    files = dict.fromkeys(("save_file", "save_model"), answer(None))
+    with patched({torch: {"save": answer(None)}, safetensors.torch: files}):
         yield
 
 
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def run_words(parameters: Iterable[Any], optimizers: Iterable[Any], _: ScriptRecorder) -> list[str]:
+def run_words(parameters: Iterable[Any], optimizers: Iterable[Any]) -> list[str]:
     """Dtypes of the parameters, and the names of the optimizers."""
     dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
     words = [f"{' and '.join(DTYPES.get(name, name) for name in dtypes)} weights"]
@@ -334,19 +305,14 @@ class Simulation:
         recorder, parameters = self.recorder, self.watch.parameters()
         if len(recorder.events) > recorder.marks[-1][0]:
             recorder.marks[-1] = (len(recorder.events), recorder.marks[-1][1])
-        stream = recorder.recorded()
         return Recording(
-            sizes=stream.sizes,
-            events=stream.events,
-            streams=stream.streams,
-            marks=stream.marks,
-            empties=stream.empties,
+            stream=recorder.recorded(),
             makers=recorder.makers,
             kinds=block_kinds(self.watch, phase_of(recorder)),
             steps=min(self.steps.counts.values()),
             num_parameters=sum(p.numel() for p in parameters),
             num_trained=sum(p.numel() for p in parameters if p.requires_grad),
-            words=run_words(parameters, self.watch.optimizers.values(), recorder),
+            words=run_words(parameters, self.watch.optimizers.values()),
             engine=self.engine,
             notes=[*self.notes, *self.kernels.notes()],
         )
@@ -356,7 +322,7 @@ class Simulation:
 def simulated(plan: ScriptInput, finish: Callable[[Recording], Any]) -> Iterator[Simulation]:
     """Make torch and the libraries behave as on the plan's GPU; undone at the end."""
     simulation = Simulation(plan, finish)
-    recorder, card = simulation.recorder, Card(**plan.card)  # type: ignore[arg-type]
+    recorder, card = simulation.recorder, plan.card
     with simulation.stack as stack:
         for context in (
             offline(),
@@ -366,7 +332,7 @@ def simulated(plan: ScriptInput, finish: Callable[[Recording], Any]) -> Iterator
             as_on_cuda(card.compute_capability, simulation.kernels),
             torch.autograd.set_multithreading_enabled(False),
             simulated_card(card, recorder),
-            simulated_collectives(plan, simulation),
+            simulated_collectives(plan),
             uncompiled(simulation),
             one_process(),
             nothing_saved(),

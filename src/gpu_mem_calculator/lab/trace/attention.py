@@ -17,6 +17,11 @@ from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefer
 
 aten = torch.ops.aten
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
+FUSED = {
+    CUDNN: aten._scaled_dot_product_cudnn_attention,
+    FLASH: aten._scaled_dot_product_flash_attention,
+    EFFICIENT: aten._scaled_dot_product_efficient_attention,
+}
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -81,9 +86,17 @@ def attention_for(compute_capability: str, kernels: AttentionKernels) -> Callabl
             query, key, value, attn_mask, gqa=enable_gqa, compute_capability=compute_capability
         )
         kernels.count(kernel, query, grouped=query.shape[1] != key.shape[1])
-        return CALLS[kernel](
-            query, key, value, _additive(query, attn_mask), dropout_p, is_causal, scale, enable_gqa
-        )
+        mask = _additive(query, attn_mask)
+        if kernel == MATH:
+            return _math(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+        if kernel == EFFICIENT and mask is not None:
+            mask = mask.expand(*query.shape[:3], key.shape[2])
+        trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        # native_functions.yaml: mask and compute_log_sumexp, return_debug_mask
+        masked = () if kernel == FLASH else (mask, trained)
+        debug = () if kernel == EFFICIENT else (False,)
+        arguments = (query, key, value, *masked, dropout_p, is_causal, *debug)
+        return FUSED[kernel](*arguments, scale=scale)[0]
 
     return attention
 
@@ -94,30 +107,6 @@ def _additive(query: Any, mask: Any) -> Any:
         return mask
     zero = torch.zeros((), dtype=query.dtype)
     return torch.where(mask, zero, float("-inf"))
-
-
-def _grad(*tensors: Any) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-
-
-def _cudnn(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
-    return aten._scaled_dot_product_cudnn_attention(
-        q, k, v, mask, _grad(q, k, v), p, causal, False, scale=scale
-    )[0]
-
-
-def _flash(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
-    return aten._scaled_dot_product_flash_attention(q, k, v, p, causal, False, scale=scale)[0]
-
-
-def _efficient(
-    q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool
-) -> Any:
-    if mask is not None:
-        mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    return aten._scaled_dot_product_efficient_attention(
-        q, k, v, mask, _grad(q, k, v), p, causal, scale=scale
-    )[0]
 
 
 def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
@@ -140,6 +129,3 @@ def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any,
     if p > 0.0:
         scores = torch.dropout(scores, p, True)
     return torch.matmul(scores, v).to(dtype)
-
-
-CALLS = {CUDNN: _cudnn, FLASH: _flash, EFFICIENT: _efficient, MATH: _math}

@@ -1,22 +1,17 @@
 """Traces a compiled model: torch captures and partitions its graph, inductor writes its code, and
 that code then allocates and frees fake tensors.
 
-torch.compile's inductor without a GPU: a graph becomes the code that inductor writes for a card.
-
 Inductor asks the card for its properties and Triton for its version, and compiles the kernels that
-it has written. Here it gets the answers of a card, and its code is not compiled: only the part that
-allocates and frees is used.
+it has written. Here it gets the answers of a card, and no kernel is compiled or run.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -26,13 +21,14 @@ from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _pus
 
 from ...run.run import Run
 from ...runfile.text.errors import InputError
+from .card import CUDA_VERSION, Card, answer, card_of, patched, simulated_cuda
+from .device_names import GPU
+from .no_triton import importable_triton
 from .recorder import Recorder
-
-GPU = torch.device("cuda", 0)
 
 
 def generated_code(
-    graph: Any, card: SimpleNamespace, *, backward: bool, donated: list[int] | None = None
+    graph: Any, card: Card, recorder: Recorder, *, backward: bool, donated: list[int] | None = None
 ) -> tuple[str, dict[str, Any]]:
     """The Python code that inductor writes for one direction of a model, and its constants.
 
@@ -52,7 +48,7 @@ def generated_code(
             post_grad_passes(graph, False)
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         inputs = _on_gpu(graph, mode)
-        for context in (as_with_triton(card), V.set_debug_handler(DebugContext())):
+        for context in (as_with_triton(card, recorder), V.set_debug_handler(DebugContext())):
             stack.enter_context(context)
         stack.enter_context(patch.object(lowering, "get_donated_idxs", lambda: donated))
         lowered = lowering.GraphLowering(
@@ -110,53 +106,35 @@ def _sizes(sizes: Any) -> list[int]:
 
 
 @contextmanager
-def as_with_triton(card: SimpleNamespace) -> Iterator[None]:
+def as_with_triton(card: Card, recorder: Recorder) -> Iterator[None]:
     """Give inductor the answers of a card and of Triton; undone at the end."""
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor import scheduler
     from torch._inductor.utils import get_triton_attrs_descriptor_version
     from torch.utils import _triton
 
-    def answer(value: Any) -> Callable[..., Any]:
-        return lambda *_, **__: value
-
     get_triton_attrs_descriptor_version()  # remembered before there seems to be one
-    capability = card.major * 10 + card.minor
-    answers = [
-        (torch.cuda, "is_available", answer(True)),
-        (torch.cuda, "current_device", answer(0)),
-        (torch.cuda, "device_count", answer(1)),
-        (torch.cuda, "get_device_properties", answer(card)),
-        (torch.cuda, "get_device_capability", answer((card.major, card.minor))),
-        (torch.cuda, "is_bf16_supported", answer(True)),
-        (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
-        (torch.version, "cuda", "13.0"),
-        (CudaInterface, "is_available", staticmethod(answer(True))),
-        (CudaInterface, "current_device", staticmethod(answer(0))),
-        (CudaInterface, "get_device_properties", staticmethod(answer(card))),
-        (CudaInterface.Worker, "get_device_properties", staticmethod(answer(card))),
-        (CudaInterface, "get_compute_capability", staticmethod(answer(capability))),
-        (CudaInterface, "is_triton_capable", staticmethod(answer(True))),
-        (CudaInterface, "raise_if_triton_unavailable", staticmethod(answer(None))),
-        (_triton, "has_triton", answer(True)),
-        (_triton, "has_triton_package", answer(True)),
-        (_triton, "triton_hash_with_backend", answer("")),
-        (scheduler, "has_triton", answer(True)),
-    ]
-    with ExitStack() as stack:
-        for place, name, value in answers:
-            stack.enter_context(patch.object(place, name, value, create=True))
-        if find_spec("triton") is None:
-            stack.enter_context(patch.dict(sys.modules, _empty_triton()))
+    major, minor = card.capability
+    interface = {
+        "is_available": True,
+        "current_device": 0,
+        "get_device_properties": card.properties,
+        "get_compute_capability": major * 10 + minor,
+        "is_triton_capable": True,
+        "raise_if_triton_unavailable": None,
+    }
+    replaced: dict[Any, dict[str, Any]] = {
+        torch.version: {"cuda": CUDA_VERSION},
+        CudaInterface: {name: staticmethod(answer(value)) for name, value in interface.items()},
+        CudaInterface.Worker: {"get_device_properties": staticmethod(answer(card.properties))},
+        _triton: {
+            **dict.fromkeys(("has_triton", "has_triton_package"), answer(True)),
+            "triton_hash_with_backend": answer(""),
+        },
+        scheduler: {"has_triton": answer(True)},
+    }
+    with simulated_cuda(card, recorder), patched(replaced), importable_triton():
         yield
-
-
-def _empty_triton() -> dict[str, ModuleType]:
-    """A package `triton` in which inductor finds the one name that it looks for."""
-    triton, language = ModuleType("triton"), ModuleType("triton.language")
-    language.__dict__["dtype"] = type("dtype", (), {})
-    triton.__dict__["language"] = language
-    return {"triton": triton, "triton.language": language}
 
 
 KERNEL = re.compile(r"^\s+(\w+)\.run\(", re.MULTILINE)
@@ -174,7 +152,7 @@ MATMULS = {"mm": False, "bmm": False, "addmm": True, "bias_addmm": True, "baddbm
 def compiled_models(recorder: Recorder, run: Run) -> Iterator[None]:
     """torch.compile makes models whose allocations are recorded."""
     real = torch.compile
-    backend = RecordingBackend(recorder, _card(run))
+    backend = RecordingBackend(recorder, card_of(run))
 
     def compile_model(model: Any, **_: Any) -> Callable[..., Any]:
         optimized = real(model, backend=backend)
@@ -206,31 +184,10 @@ def not_recording(recorder: Recorder) -> Iterator[None]:
         _push_mode(recorder)
 
 
-def _card(run: Run) -> SimpleNamespace:
-    """The properties of the run's card for which inductor asks."""
-    major, minor = map(int, run.compute_capability.split("."))
-    return SimpleNamespace(
-        name=run.card,
-        major=major,
-        minor=minor,
-        total_memory=run.card_bytes,
-        multi_processor_count=run.multiprocessors,
-        warp_size=32,
-        max_threads_per_multi_processor=2048,
-        max_threads_per_block=1024,
-        regs_per_multiprocessor=65536,
-        shared_memory_per_block=49152,
-        shared_memory_per_block_optin=232448,
-        shared_memory_per_multiprocessor=233472,
-        L2_cache_size=62914560,
-        gcnArchName="",
-    )
-
-
 class RecordingBackend:
     """A backend of torch.compile: inductor's passes and code, played on fake tensors."""
 
-    def __init__(self, recorder: Recorder, card: SimpleNamespace) -> None:
+    def __init__(self, recorder: Recorder, card: Card) -> None:
         self.recorder, self.card = recorder, card
         self.graphs = 0
 
@@ -250,7 +207,7 @@ class RecordingBackend:
         )
 
     def _forward(self, graph: Any, inputs: Any) -> Any:
-        code, constants = generated_code(graph, self.card, backward=False)
+        code, constants = generated_code(graph, self.card, self.recorder, backward=False)
         play = CodePlayer(code, constants, self.recorder)
 
         def forward(args: list[Any]) -> Any:
@@ -266,7 +223,9 @@ class RecordingBackend:
         context = torch._guards.TracingContext.try_get()
         facts = None if context is None else context.fw_metadata
         donated = None if facts is None else facts.bw_donated_idxs
-        code, constants = generated_code(graph, self.card, backward=True, donated=donated)
+        code, constants = generated_code(
+            graph, self.card, self.recorder, backward=True, donated=donated
+        )
         return _boxed(CodePlayer(code, constants, self.recorder))
 
 

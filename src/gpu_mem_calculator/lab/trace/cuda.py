@@ -15,22 +15,14 @@ from typing import Any
 
 import torch
 
+from ...tools.translation.arguments import tables
 from .attention import HALF, AttentionKernels, attention_for
 
 aten = torch.ops.aten
 
 # aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE: operations
 # that run in fp32 under CUDA's autocast, and that the CPU's autocast does not list.
-FP32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan "
-    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm "
-    "group_norm cosine_similarity nll_loss nll_loss2d kl_div l1_loss smooth_l1_loss huber_loss "
-    "mse_loss binary_cross_entropy_with_logits dist cdist logsumexp"
-)
-FP32_RESULT = (
-    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm "
-    "linalg_matrix_norm sum sum.dim_IntList"
-)
+IN_FP32: dict[str, list[str]] = tables(__file__)["fp32"]
 
 
 @contextmanager
@@ -49,9 +41,9 @@ def as_on_cuda(compute_capability: str, kernels: AttentionKernels) -> Iterator[N
             warnings.simplefilter("ignore")  # torch warns that a kernel is replaced
             for name, function in overrides.items():
                 library.impl(name, function, "AutogradCPU")
-            for name in FP32.split():
+            for name in IN_FP32["inputs"]:
                 library.impl(name, _in_fp32(name), "AutocastCPU")
-            for name in FP32_RESULT.split():
+            for name in IN_FP32["results"]:
                 library.impl(name, _to_fp32(name), "AutocastCPU")
             library.impl("cross_entropy_loss", _cross_entropy, "AutocastCPU")
         yield

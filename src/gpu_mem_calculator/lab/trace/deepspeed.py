@@ -12,21 +12,20 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ..jobs.model import import_extra
-from .device_names import GPU, DeviceNames
+from .card import FOREACH_TYPES, card_of, patched, simulated_cuda
+from .device_names import DeviceNames
 from .recorder import Recorder
 
 PATCHED = {
-    "torch.cuda": "get_device_capability",  # transformers reads it where tensors are on a GPU
     "torch.optim.optimizer": "_foreach_supported_types",  # so that torch_adam chooses foreach
     "deepspeed.accelerator.real_accelerator": "ds_accelerator",
     "deepspeed.comm.torch": "build_shm_op",  # a kernel for ranks that share a host
@@ -35,23 +34,8 @@ PATCHED = {
     "deepspeed.ops.lion.fused_lion": "FusedLionBuilder",
     "deepspeed.ops.lion.cpu_lion": "CPULionBuilder",
 }
-LEVELS = ("allocated", "reserved", "cached")
-STATISTICS = (
-    *(f"memory_{level}" for level in LEVELS),
-    *(f"max_memory_{level}" for level in LEVELS),
-    "reset_peak_memory_stats",
-)
-
-
-class RecordedStream(torch.cpu.Stream):
-    """A CPU stream with the methods that DeepSpeed calls on a CUDA stream."""
-
-    def synchronize(self) -> None:
-        """Does nothing: no work is queued."""
-
-    def record_event(self, event: Any = None) -> Any:
-        """An event that is complete at once."""
-        return event or torch.cpu.Event()
+# It calls torch.compile as it is imported, which reads torch.cuda's own functions.
+COMPILES = "deepspeed.runtime.zero.muon.muon_optimizer"
 
 
 class NullKernels:
@@ -68,42 +52,16 @@ class NullKernels:
         return lambda *_, **__: None
 
 
-def _card(recorder: Recorder, default: RecordedStream, total: int) -> Any:
-    """DeepSpeed's CUDA accelerator with the answers of a card of `total` bytes."""
+def _accelerator(recorder: Recorder, total: int) -> Any:
+    """DeepSpeed's CUDA accelerator, which asks torch.cuda; it does not ask the driver."""
     cuda: Any = import_extra("deepspeed.accelerator.cuda_accelerator", "measure")
-    card: Any = type("Card", (cuda.CUDA_Accelerator,), {"_init_pynvml": lambda _: None})
-    answers: dict[str, Any] = {
-        "stream": torch.cpu.stream,
-        "current_stream": torch.cpu.current_stream,
-        "default_stream": default,
-        "synchronize": None,
-        "empty_cache": recorder.empty_cache,
-        # stage_1_and_2.py:451: whether the weights are flattened on the card or on the host
-        "available_memory": lambda *_: total - recorder.alive_bytes(),
-        "is_available": True,
-        "set_device": None,
-        "current_device": 0,
-        "device_count": 1,
-        "current_device_name": str(GPU),
-        "is_current_stream_capturing": False,
-        "range_push": None,
-        "range_pop": None,
-        "lazy_call": None,
-        "get_rng_state": torch.get_rng_state,
-        "set_rng_state": None,
-        "manual_seed": None,
-        **dict.fromkeys(STATISTICS, 0),
-    }
-    for name, answer in answers.items():
-        setattr(card, name, _method(answer))
-    card.Stream = property(lambda _: lambda *_, **__: RecordedStream())
-    card.Event = property(lambda _: torch.cpu.Event)
-    return card()
 
+    class Accelerator(cuda.CUDA_Accelerator):
+        def available_memory(self, *_: Any) -> int:
+            # stage_1_and_2.py:451: whether the weights are flattened on the card or on the host
+            return total - recorder.alive_bytes()
 
-def _method(answer: Any) -> Any:
-    call = answer if callable(answer) else lambda *_, **__: answer
-    return lambda _, *args, **kwargs: call(*args, **kwargs)
+    return Accelerator()
 
 
 def as_on_gpu(recorder: Recorder, resolved: ResolvedRun) -> AbstractContextManager[None]:
@@ -112,24 +70,23 @@ def as_on_gpu(recorder: Recorder, resolved: ResolvedRun) -> AbstractContextManag
     DeepSpeed is imported here, not inside the context, where every tensor is fake.
     """
     with _silent():
-        for name in ("deepspeed", *PATCHED):
+        for name in ("deepspeed", COMPILES, *PATCHED):
             import_extra(name, "measure")
     return _patched_for_gpu(recorder, resolved)
 
 
 @contextmanager
 def _patched_for_gpu(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None]:
-    default = RecordedStream()
-    card = _card(recorder, default, resolved.hardware.memory_bytes)
-    capability = tuple(map(int, resolved.run.compute_capability.split(".")))
+    accelerator = _accelerator(recorder, resolved.hardware.memory_bytes)
     functions = torch.nn.functional
     with (
         patch.dict(os.environ),
         _silent(),
         _modules_restored(),
-        torch.cpu.stream(default),
+        simulated_cuda(card_of(resolved.run), recorder) as answers,
+        torch.cpu.stream(answers["default_stream"]()),
         patch.object(functions, "linear", functions.linear),  # zero.Init replaces it for good
-        _patched(card, capability),
+        _patched(accelerator),
         DeviceNames(recorder.sides).everywhere(),
     ):
         yield
@@ -172,17 +129,16 @@ def _modules_restored() -> Iterator[None]:
                 value.update(content)
 
 
-@contextmanager
-def _patched(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
+def _patched(accelerator: Any) -> AbstractContextManager[None]:
     """Patch what needs a card, a compiler or another rank."""
     replacements = {
-        "ds_accelerator": card,
+        "ds_accelerator": accelerator,
         "build_shm_op": lambda: None,
-        "get_device_capability": lambda *_: capability,
-        "_foreach_supported_types": [torch.Tensor, torch.nn.Parameter, FakeTensor],
+        "_foreach_supported_types": FOREACH_TYPES,
     }
-    with ExitStack() as stack:
-        for name, attribute in PATCHED.items():
-            value = replacements.get(attribute, NullKernels)
-            stack.enter_context(patch.object(sys.modules[name], attribute, value))
-        yield
+    return patched(
+        {
+            sys.modules[name]: {attribute: replacements.get(attribute, NullKernels)}
+            for name, attribute in PATCHED.items()
+        }
+    )

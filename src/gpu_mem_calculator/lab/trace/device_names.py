@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device, checkpoint
 
-from .host_storages import HostStorages
+from .storages import HostStorages
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 COMPARE = checkpoint._default_meta_extractor

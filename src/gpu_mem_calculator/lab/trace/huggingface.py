@@ -1,4 +1,4 @@
-"""Makes transformers run fake tensors as real ones: it checks for tracing and branches on it."""
+"""Makes modules of torch and transformers take fake tensors as real ones: both branch on them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,45 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .card import patched
 
 
-@contextmanager
-def as_if_real() -> Iterator[None]:
+def as_if_real() -> AbstractContextManager[Any]:
     """transformers makes masks as with real tensors: none where every sequence is full."""
     from transformers import masking_utils
 
-    is_tracing = masking_utils.is_tracing
-    masking_utils.is_tracing = lambda *_: False
-    try:
+    return patch.object(masking_utils, "is_tracing", lambda *_: False)
+
+
+@contextmanager
+def convertible_modules() -> Iterator[None]:
+    """`module.to(dtype)` works on parameters that something else refers to weakly.
+
+    torch swaps a fake parameter with its converted copy, and refuses where there is a weak
+    reference; fake tensors always have one. A real parameter is not swapped and keeps its
+    attributes, such as those of ZeRO-3.
+    """
+    swap_tensors = torch.utils.swap_tensors
+
+    def swap(one: Any, other: Any) -> None:
+        try:
+            swap_tensors(one, other)
+        except RuntimeError:
+            one.__class__, other.__class__ = other.__class__, one.__class__
+            one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+            torch._C._swap_tensor_impl(one, other)
+        for name, value in vars(other).items():
+            vars(one).setdefault(name, value)
+
+    with patch.object(torch.utils, "swap_tensors", swap):
         yield
-    finally:
-        masking_utils.is_tracing = is_tracing
 
 
 @contextmanager
@@ -51,16 +75,9 @@ def simulated_generate() -> Iterator[None]:
     matmuls while one token at a time is decoded. Fake values never end a sequence, so the length
     does; and no candidate of an assistant model is accepted.
     """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
     from transformers.generation import utils
 
-    mixin, inference, tensor_sum = utils.GenerationMixin, torch.inference_mode, torch.Tensor.sum
-    methods = {
-        name: getattr(mixin, name)
-        for name in ("_optimize_model_for_decode", "_has_unfinished_sequences")
-    }
-    check = utils.StopCheck.__call__
+    inference, tensor_sum = torch.inference_mode, torch.Tensor.sum
 
     def unfinished(model: Any, *_: Any, **__: Any) -> bool:
         names = sys._getframe(1).f_locals
@@ -74,20 +91,18 @@ def simulated_generate() -> Iterator[None]:
             return 0
         return tensor_sum(tensor, *args, **kwargs)
 
-    mixin._optimize_model_for_decode = _batched
-    mixin._has_unfinished_sequences = unfinished
-    utils.StopCheck.__call__ = lambda *_: False
-    torch.inference_mode = lambda *a: inference(*a) if a else torch.no_grad()
-    torch.Tensor.sum = summed
-    FakeTensor.__deepcopy__ = lambda tensor, _: tensor  # the generation config is copied
-    try:
+    replaced: dict[Any, dict[str, Any]] = {
+        utils.GenerationMixin: {
+            "_optimize_model_for_decode": _batched,
+            "_has_unfinished_sequences": unfinished,
+        },
+        utils.StopCheck: {"__call__": lambda *_: False},
+        torch: {"inference_mode": lambda *a: inference(*a) if a else torch.no_grad()},
+        torch.Tensor: {"sum": summed},
+        FakeTensor: {"__deepcopy__": lambda tensor, _: tensor},  # the generation config is copied
+    }
+    with patched(replaced):
         yield
-    finally:
-        for name, function in methods.items():
-            setattr(mixin, name, function)
-        utils.StopCheck.__call__ = check
-        torch.inference_mode, torch.Tensor.sum = inference, tensor_sum
-        del FakeTensor.__deepcopy__
 
 
 @contextmanager

@@ -10,35 +10,22 @@ from ...ledger.num import sized
 from ...ledger.source import code
 from ...pytorch.replay.allocator import Footprint
 from ...pytorch.replay.stream import AllocationStream
-from .recorder import StorageMaker
+from ...tools.translation.arguments import tables
+from ..jobs.phases import parse
+from .storages import StorageMaker
 
-PHASES = {
-    "fwd": "forward",
-    "bwd": "backward",
-    "opt": "optimizer",
-    "eval": "evaluation",
-    "prefill": "prefill",
-    "generate": "decode",
-}
-TITLES = {
-    "fwd": "forward",
-    "bwd": "backward",
-    "opt": "clipping and optimizer",
-    "eval": "evaluation",
-    "init": "start-up: the engine",
-    "prefill": "the prompt",
-    "generate": "the prompt, and new tokens",
-}
+# Name of a phase -> that of the ledger, and its title.
+PHASES: dict[str, tuple[str, str]] = tables(__file__)["phases"]
 BLOCK = 512  # torch rounds every request up to this
 
 
 def title(name: str) -> str:
     """The title of a phase: s1.a0.bwd is the backward of the first micro-batch of step 2."""
-    match = re.fullmatch(r"s(\d+)(?:\.a(\d+))?\.(\w+)", name)
-    if match is None:
-        return TITLES.get(name, "start-up: model on the GPU")
-    micro = f", micro-batch {int(match[2]) + 1}" if match[2] not in (None, "0") else ""
-    return f"step {int(match[1]) + 1}{micro}: {TITLES.get(match[3], match[3])}"
+    phase = parse(name)
+    if phase is None:
+        return PHASES[name][1]
+    micro = f", micro-batch {phase.micro_batch + 1}" if phase.micro_batch else ""
+    return f"step {phase.step + 1}{micro}: {PHASES[phase.kind][1]}"
 
 
 def ledger_of(
@@ -48,7 +35,7 @@ def ledger_of(
     instants, alive = [], {}
     for name, numbers in tensors_at_peaks(stream).items():
         end = name.rpartition(".")[2]
-        instants.append(Instant(name=name, phase=PHASES.get(end, "startup"), title=title(name)))
+        instants.append(Instant(name=name, phase=PHASES[end][0], title=title(name)))
         alive[name] = Counter(_entry_key(stream, makers, kinds, number) for number in numbers)
     entries = []
     for key in sorted({key for count in alive.values() for key in count}):

@@ -10,6 +10,7 @@ import torch
 
 from ...ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
 from .recorder import Recorder
+from .storages import StorageMaker
 
 CACHES = "transformers/cache_utils.py"
 ZERO = "deepspeed/runtime/zero/"  # buckets and gathered weights
@@ -38,18 +39,23 @@ class KindWatcher:
             self.progress(name)
         if self._model is None:
             return
-        for path, parameter in self._model.named_parameters():
+        self._set_module(self._model)
+        named = () if self._optimizer is None else self._model.named_parameters()
+        for path, parameter in named:
+            for value in self._optimizer.state.get(parameter, {}).values():
+                if isinstance(value, torch.Tensor):
+                    self._set_kind(value, OPTIM, path)
+        for tensor, kind in _deepspeed_tensors(self._model, self._optimizer):
+            self._set_kind(tensor, kind, "")
+
+    def _set_module(self, module: Any) -> None:
+        """Set the kind of a module's parameters, their gradients, and its buffers."""
+        for path, parameter in module.named_parameters():
             self._set_kind(parameter, PARAM, path)
             if parameter.grad is not None:
                 self._set_kind(parameter.grad, GRAD, path)
-            states = {} if self._optimizer is None else self._optimizer.state.get(parameter, {})
-            for value in states.values():
-                if isinstance(value, torch.Tensor):
-                    self._set_kind(value, OPTIM, path)
-        for path, buffer in self._model.named_buffers():
+        for path, buffer in module.named_buffers():
             self._set_kind(buffer, PARAM, path)
-        for tensor, kind in _deepspeed_tensors(self._model, self._optimizer):
-            self._set_kind(tensor, kind, "")
 
     def _set_kind(self, tensor: Any, kind: str, path: str) -> None:
         """Set the kind of a tensor's block, and its module where the recorder has none."""
@@ -119,22 +125,23 @@ def _deepspeed_tensors(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
 
 def block_kinds(watch: KindWatcher, phase_of: Callable[[int], str]) -> list[str]:
     """The kind of every block; `phase_of` gives the phase that allocated a block."""
-    for sum_number, term in reversed(
-        watch.recorder.sums.items()
-    ):  # a sum has the memory of its first term
+    # a sum has the memory of its first term
+    for sum_number, term in reversed(watch.recorder.sums.items()):
         if sum_number in watch.kinds:
             watch.kinds.setdefault(term, watch.kinds[sum_number])
-    kinds = []
-    for number, maker in enumerate(watch.recorder.makers):
-        kind = watch.kinds.get(number)
-        if kind is None:
-            if maker.op.startswith("cuBLAS"):
-                kind = RUNTIME
-            elif maker.comm or (ZERO in maker.line and not phase_of(number).endswith(OUTSIDE)):
-                kind = COMM
-            elif CACHES in maker.line:
-                kind = CACHE
-            else:
-                kind = TEMP if phase_of(number).endswith(OUTSIDE) else ACT
-        kinds.append(kind)
-    return kinds
+    return [
+        watch.kinds.get(number) or _kind(maker, phase_of(number))
+        for number, maker in enumerate(watch.recorder.makers)
+    ]
+
+
+def _kind(maker: StorageMaker, phase: str) -> str:
+    """The kind of a block that is no state of the run."""
+    outside = phase.endswith(OUTSIDE)
+    if maker.op.startswith("cuBLAS"):
+        return RUNTIME
+    if maker.comm or (ZERO in maker.line and not outside):
+        return COMM
+    if CACHES in maker.line:
+        return CACHE
+    return TEMP if outside else ACT

@@ -1,12 +1,13 @@
 """Runs a module once on fake tensors and records the events of its parts: see run/record.py.
 
-Checks that a record of a module counts every parameter once.
+A record counts every parameter once: a module where that cannot be is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,13 +19,13 @@ from ...run.record import ModuleRecord, arithmetic
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ...training.step.workspaces import run_cublas_bytes
-from ..jobs.model import layers, loss_of
+from ..jobs.model import layers, loss_of, torch_dtype
 from .attention import AttentionKernels
 from .module_parts import ModuleParts, split_module
 from .recorded_run import BACK, ONCE, STEP, RecordedRun, with_marks
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, memory_owners
 from .run import simulated_gpu
-from .storage_makers import StorageMaker
+from .storages import StorageMaker
 
 
 def check_layers(model: Any, stack: list[Any], title: str) -> None:
@@ -51,7 +52,6 @@ def check_count(model: Any, parts: ModuleParts, title: str) -> None:
         raise InputError(f"{title}: {counts}; {why}")
 
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Build = Callable[[], tuple[Any, Any]]
 
 
@@ -101,9 +101,8 @@ def _build_in(build: Build, precision: str) -> tuple[Any, Any]:
     """The model and its batch, in the dtype of the arithmetic."""
     model, batch = build()
     model.train()
-    kind, _, what = precision.partition("_")
-    dtype = DTYPES.get(kind)
-    if dtype is None or what == "autocast":
+    what, dtype = precision.partition("_")[2], torch_dtype(precision)
+    if precision == "fp32" or what == "autocast":
         return model, batch
     if what == "weights":
         for parameter in model.parameters():
@@ -118,8 +117,8 @@ def _floats(value: Any) -> bool:
 
 
 def _autocast(precision: str) -> Any:
-    kind, _, cast = precision.partition("_")
-    return torch.autocast("cpu", dtype=DTYPES[kind]) if cast == "autocast" else nullcontext()
+    autocast = precision.endswith("_autocast")
+    return torch.autocast("cpu", dtype=torch_dtype(precision)) if autocast else nullcontext()
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
@@ -199,11 +198,11 @@ class ModuleWatcher:
             module_hooks.register_module_forward_hook(self._leave),
         ]
         for number, layer in enumerate(self.stack):
-            hook = self._flows_in(number)
+            hook = partial(self._flows_in, number)
             handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
         for name, p in self.model.named_parameters():
             if p.requires_grad:
-                handles.append(p.register_post_accumulate_grad_hook(self._arrives(name)))
+                handles.append(p.register_post_accumulate_grad_hook(partial(self._arrives, name)))
         try:
             yield
         finally:
@@ -231,39 +230,30 @@ class ModuleWatcher:
             if first is not None:
                 first.register_hook(lambda _: self.mark("in", name))
 
-    def _flows_in(self, number: int) -> Callable[..., None]:
-        def hook(module: Any, args: Any, kwargs: Any) -> None:
-            if self.where == BACK:
-                return
-            if number != self.layer + 1:
-                order = "its list of layers must be run once, in order"
-                runs = f"the module runs layer {number} after layer {self.layer}"
-                raise InputError(f"{runs}; {order}")
-            self.layer = number
-            self._boundary(number, _first((args, kwargs)))
-
-        return hook
+    def _flows_in(self, number: int, module: Any, args: Any, kwargs: Any) -> None:
+        if self.where == BACK:
+            return
+        if number != self.layer + 1:
+            order = "its list of layers must be run once, in order"
+            runs = f"the module runs layer {number} after layer {self.layer}"
+            raise InputError(f"{runs}; {order}")
+        self.layer = number
+        self._boundary(number, _first((args, kwargs)))
 
     def _boundary(self, number: int, tensor: Any) -> None:
         """Note the tensor that flows between two layers, and hook its gradient."""
         self.flows[number] = self._number(tensor)
         self.shape = (tensor.numel() // tensor.shape[-1], tensor.shape[-1])
         if tensor.requires_grad and torch.is_grad_enabled():
-            tensor.register_hook(self._flows_back(number))
+            tensor.register_hook(partial(self._flows_back, number))
 
-    def _flows_back(self, number: int) -> Callable[[Any], None]:
-        def hook(grad: Any) -> None:
-            self.grads[number] = self._number(grad)
-            self.mark("layer", number)
+    def _flows_back(self, number: int, grad: Any) -> None:
+        self.grads[number] = self._number(grad)
+        self.mark("layer", number)
 
-        return hook
-
-    def _arrives(self, name: str) -> Callable[[Any], None]:
-        def hook(parameter: Any) -> None:
-            self.arrived[name] = self._number(parameter.grad)
-            self.mark("weight", name)
-
-        return hook
+    def _arrives(self, name: str, parameter: Any) -> None:
+        self.arrived[name] = self._number(parameter.grad)
+        self.mark("weight", name)
 
     def batch_bytes(self, batch: Any) -> int:
         """Bytes of a batch, without a tensor that is itself the first layer's input."""

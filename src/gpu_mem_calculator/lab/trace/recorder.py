@@ -1,19 +1,19 @@
 """Records every storage that a torch program allocates and frees, and what allocated it.
 
 A dispatch mode sees each operation below autograd, on the tensors that own memory. A storage is
-alive as long as its Python object, which torch keeps as long as the storage.
-
-Results of operations on fake tensors, where torch's own shape function is slow or missing.
+alive as long as its Python object, which torch keeps as long as the storage. Operations whose shape
+function in torch is slow or missing get their results here.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from itertools import islice
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -22,31 +22,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ledger.units import MIB
 from ...pytorch.replay.stream import AllocationStream
-from .host_storages import HostStorages
-from .storage_makers import StorageMaker as StorageMaker
-from .storage_makers import calling_line
+from ...tools.translation.arguments import tables
+from .storages import HostStorages, StorageMaker, calling_line
 from .workspaces import MATMULS, workspaces
 
 DROPOUT = torch.ops.aten.native_dropout.default
 LAYER_NORM = torch.ops.aten.native_layer_norm.default
 GROUPED = torch.ops.aten._grouped_mm.default
 COUNTS = torch.ops.aten.histc.default  # on integers, which only a GPU supports
-# In-place operations that change the shape, the strides or the memory itself.
-RESHAPING = frozenset(
-    {
-        "aten::as_strided_",
-        "aten::detach_",
-        "aten::resize_",
-        "aten::resize_as_",
-        "aten::set_",
-        "aten::squeeze_",
-        "aten::swapaxes_",
-        "aten::swapdims_",
-        "aten::t_",
-        "aten::transpose_",
-        "aten::unsqueeze_",
-    }
-)
+SUM = torch.ops.aten.add.Tensor
+SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
+WITH_BIAS = torch.ops.aten.addmm.default
+DEVICE = torch.ops.prim.device.default
+CPU = torch.device("cpu")
+CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
+
+
+# Of DTensors, with tensors of its own that hold nothing.
+PROPAGATES = ("_propagate_tensor_meta", "propagate_op_sharding_non_cached")
+RESHAPING = frozenset(tables(__file__)["reshaping"])
 
 
 def shaped_result(func: Any, args: Any, kwargs: Any) -> Any:
@@ -101,14 +95,6 @@ def _grouped_matmul(left: Any, right: Any, offs: Any = None, *rest: Any, **kwarg
     if left.ndim == right.ndim == 2:  # the gradient of the weights: one matrix for each group
         shape.insert(0, offs.shape[0])
     return left.new_empty(shape)
-
-
-SUM = torch.ops.aten.add.Tensor
-SCATTERED = torch.ops.aten.scatter_add.default  # gather's backward adds in place to real tensors
-WITH_BIAS = torch.ops.aten.addmm.default
-DEVICE = torch.ops.prim.device.default
-CPU = torch.device("cpu")
-CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
 
 
 class Recorder(TorchDispatchMode):
@@ -298,12 +284,6 @@ class Recorder(TorchDispatchMode):
     def recording(self) -> Iterator[None]:
         """Record the operations that run inside."""
         resize = torch.UntypedStorage.resize_
-        propagate = {
-            name: getattr(ShardingPropagator, name)
-            for name in dir(ShardingPropagator)
-            if name.startswith("_propagate_tensor_meta")
-            or name == "propagate_op_sharding_non_cached"
-        }
 
         def paused(function: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -315,16 +295,15 @@ class Recorder(TorchDispatchMode):
 
             return call
 
-        torch.UntypedStorage.resize_ = lambda s, n: self.resized(s, n, resize)
-        for name, function in propagate.items():
-            setattr(ShardingPropagator, name, paused(function))
-        try:
-            with self:
-                yield
-        finally:
-            torch.UntypedStorage.resize_ = resize
-            for name, function in propagate.items():
-                setattr(ShardingPropagator, name, function)
+        with ExitStack() as stack:
+            resized = lambda s, n: self.resized(s, n, resize)  # noqa: E731
+            stack.enter_context(patch.object(torch.UntypedStorage, "resize_", resized))
+            for name, function in [*vars(ShardingPropagator).items()]:
+                if name.startswith(PROPAGATES):
+                    call = paused(function)
+                    stack.enter_context(patch.object(ShardingPropagator, name, call))
+            stack.enter_context(self)
+            yield
 
 
 def sums_in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -31,12 +33,12 @@ from ..jobs.model import NO_PROGRAM
 from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
-from .huggingface import as_if_real, simulated_generate, without_warnings
+from .huggingface import as_if_real, convertible_modules, simulated_generate, without_warnings
 from .ledger import ledger_of
 from .memory_kinds import KindWatcher, block_kinds
-from .modules import convertible_modules
-from .recorder import Recorder, StorageMaker
+from .recorder import Recorder
 from .stand_ins import stand_ins
+from .storages import StorageMaker
 
 STARTS = ("model", "init", "load")  # the phases of start-up
 STEPS = 3  # the optimizer's state exists from the second on; the allocator is steady in the third
@@ -115,7 +117,9 @@ def trace(
         _serve(job) if file.inference is not None else run(job)
     if file.inference is not None:
         recorder.sums.clear()  # they are not sums of gradients: there are none
-    return _result(resolved, watch, kernels, allocator or resolved.allocator)
+    kinds = block_kinds(watch, phase_of(recorder))
+    stream, notes = recorder.recorded(), kernels.notes()
+    return run_trace(resolved, stream, recorder.makers, kinds, notes, allocator)
 
 
 def device_of(resolved: ResolvedRun) -> str:
@@ -166,27 +170,9 @@ def simulated_gpu(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[
         try:
             yield
         finally:
-            _end_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
     gc.collect()
-
-
-def _end_group() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def _result(
-    resolved: ResolvedRun,
-    watch: KindWatcher,
-    kernels: AttentionKernels,
-    allocator: AllocatorSettings,
-) -> RunTrace:
-    recorder = watch.recorder
-    kinds = block_kinds(watch, phase_of(recorder))
-    notes = kernels.notes()
-    return run_trace(resolved, recorder.recorded(), recorder.makers, kinds, notes, allocator)
 
 
 def run_trace(
@@ -224,8 +210,6 @@ def run_trace(
 
 def phase_of(recorder: Recorder) -> Callable[[int], str]:
     """A function from a block's number to the phase that allocated it."""
-    from bisect import bisect_right
-
     allocated_at = {event: at for at, event in enumerate(recorder.events) if event >= 0}
     ends = [at for at, _ in recorder.marks]
     names = [name for _, name in recorder.marks]

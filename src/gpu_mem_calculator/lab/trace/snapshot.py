@@ -9,7 +9,8 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import cache
+from typing import Any
 
 from ...pytorch.replay.allocator import AllocatorSettings, ReplayRun
 from ...pytorch.replay.blocks import ADDRESS, SHIFT, SPREAD
@@ -18,6 +19,7 @@ from ...pytorch.replay.plan import ReplayPlan
 from ...pytorch.replay.rounding import ROUND_LARGE, UNIT
 from ...pytorch.replay.stream import AllocationStream
 from ...runfile.text.files import write_file
+from .storages import StorageMaker
 
 BASE = 0x7000_0000_0000
 """The range of addresses that CUDA gives to a process begins about here."""
@@ -28,20 +30,7 @@ Entry = dict[str, Any]
 Frames = list[Entry]
 
 
-class BlockMaker(Protocol):
-    """What allocated a block: the fields of a `StorageMaker`."""
-
-    @property
-    def op(self) -> str: ...  # noqa: D102
-    @property
-    def module(self) -> str: ...  # noqa: D102
-    @property
-    def line(self) -> str: ...  # noqa: D102
-    @property
-    def backward(self) -> bool: ...  # noqa: D102
-
-
-Makers = Sequence[BlockMaker]
+Makers = Sequence[StorageMaker]
 Settings = AllocatorSettings | None
 
 
@@ -77,7 +66,7 @@ def _settings(settings: AllocatorSettings) -> Entry:
     }
 
 
-def frames(maker: BlockMaker) -> Frames:
+def frames(maker: StorageMaker) -> Frames:
     """The stack frames of an allocation: the operation at its line, then its module."""
     file, _, number = maker.line.rpartition(":")
     name = f"{maker.op} (backward)" if maker.backward else maker.op
@@ -105,7 +94,7 @@ class AllocatorHistory:
         self.pools: dict[int, int] = {}  # segment -> its pool
         self.sizes: dict[int, int] = {}  # segment -> its units
         self.alive: dict[int, Frames] = {}  # tensor -> the frames of its allocation
-        self._frames: dict[Any, Frames] = {}
+        self._frames = cache(frames)
 
     def play(self) -> None:
         """Replay every event of the stream, and annotate the phases."""
@@ -133,8 +122,7 @@ class AllocatorHistory:
         del self.alive[number]
 
     def _allocated(self, number: int) -> None:
-        stack = self._frames.setdefault(self._key(number), frames(self.makers[number]))
-        self.alive[number] = stack
+        stack = self.alive[number] = self._frames(self.makers[number])
         pool = self.plan.pool_of[number]
         start = self.cache.tensors[number] & ADDRESS
         if self.expandable:
@@ -160,13 +148,9 @@ class AllocatorHistory:
 
     def _note(self, action: str, number: int) -> None:
         """Record an event of one tensor; torch records the requested size."""
-        stack = self._frames[self._key(number)]
+        stack = self._frames(self.makers[number])
         start, pool = self.cache.tensors[number] & ADDRESS, self.plan.pool_of[number]
         self._add(action, start, self.stream.sizes[number], pool, stack)
-
-    def _key(self, number: int) -> Any:
-        maker = self.makers[number]
-        return maker.op, maker.module, maker.line, maker.backward
 
     def _add(self, action: str, start: int, size: int, pool: int, stack: Frames) -> None:
         self.events.append(
@@ -200,7 +184,7 @@ class AllocatorHistory:
         states = dict.fromkeys(self.alive, "active_allocated")
         states |= dict.fromkeys(self.cache.kept, "active_pending_free")
         for number, state in states.items():
-            block, stack = self.cache.tensors[number], self._frames[self._key(number)]
+            block, stack = self.cache.tensors[number], self._frames(self.makers[number])
             everything.append((block, self.stream.sizes[number], state, stack))
         for block, requested, state, stack in sorted(everything, key=lambda one: one[0] & ADDRESS):
             start = block & ADDRESS

@@ -1,17 +1,18 @@
 """Gives a traced model functions that allocate as the run's kernels do, without a GPU.
 
-Liger's layer kernels on fake tensors: what their wrappers allocate (liger-kernel 0.8.5 ops/).
-
-Losses with kernels of their own on fake tensors: what their wrappers allocate.
+Liger's layer kernels (liger-kernel 0.8.5 ops/) and losses with kernels of their own: what their
+wrappers allocate on fake tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from types import MethodType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -238,14 +239,11 @@ ROTARY = "apply_rotary_pos_emb"
 @contextmanager
 def stand_ins() -> Iterator[Callable[[Any, Run], None]]:
     """A function that changes a model; what it changes outside the model is undone at the end."""
-    changed: dict[str, tuple[Any, Any]] = {}
 
     def apply(model: Any, run: Run) -> None:
         kernels = liger_kernels(run.arch.family, run.liger)
         if kernels.rope:
-            module = __import__(type(model).__module__, fromlist=[ROTARY])
-            changed.setdefault(module.__name__, (module, getattr(module, ROTARY)))
-            setattr(module, ROTARY, rotate)
+            stack.enter_context(patch.object(import_module(type(model).__module__), ROTARY, rotate))
         for name, module in model.named_modules():
             _change(name, module, kernels, run.multiprocessors)
         row = LOSSES[run.loss]
@@ -257,11 +255,8 @@ def stand_ins() -> Iterator[Callable[[Any, Run], None]]:
         else:
             model.loss_function = partial(logits_loss, globals()[row.stand_in])
 
-    try:
+    with ExitStack() as stack:
         yield apply
-    finally:
-        for module, function in changed.values():
-            setattr(module, ROTARY, function)
 
 
 def _change(name: str, module: Any, kernels: LigerKernels, multiprocessors: int) -> None:

@@ -69,6 +69,7 @@ NAMES: dict[str, dict[str, Any]] = {
         "cdiv": lambda number, by: -(-number // by),
         "next_power_of_2": _next_power_of_2,
     },
+    "triton.language": {"dtype": type("dtype", (), {})},  # inductor asks for the type itself
     "triton.runtime": {},
     "triton.runtime.jit": {"JITFunction": Kernel},
     "triton.runtime.autotuner": {"Autotuner": Kernel, "Heuristics": Kernel},
