@@ -6,6 +6,7 @@ import ast
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from ...runfile.text.errors import InputError
@@ -19,7 +20,7 @@ SHOWN = 70  # characters of a line in a sentence
 Block = Sequence[ast.stmt]
 
 
-class Definitions(Expressions):
+class ScriptWorld(Expressions):
     """One script, with the values that its command gives."""
 
     def __init__(
@@ -59,8 +60,7 @@ class Definitions(Expressions):
 
     def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
         """Note the tokens to which sequences are truncated, by a call or by a name."""
-        place = self.found.named_lengths if named else self.found.lengths
-        place[line] = tokens
+        (self.found.named_lengths if named else self.found.lengths)[line] = tokens
 
     def make(self, thing: Thing) -> Thing:
         """Keep an object that was made."""
@@ -126,9 +126,9 @@ class Definitions(Expressions):
             return self.value(node.body, scope)
         return {"list": [], "dict": {}, "set": []}.get(_last(node), UNKNOWN)
 
+    @abstractmethod
     def decorated(self, node: ast.expr, function: Any, scope: Scope) -> Any:
-        """A function under a decorator: itself."""
-        return function
+        """A function under a decorator."""
 
     def import_names(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         """Bind names of libraries, and of files beside the script."""
@@ -144,10 +144,10 @@ class Definitions(Expressions):
         for one in node.names:
             if own is not None and one.name == "*":
                 scope.names |= own.names
-            elif own is not None and own.get(one.name) is not UNKNOWN:
-                scope.put(one.asname or one.name, own.get(one.name))
-            else:
-                scope.put(one.asname or one.name, Imported(f"{module}.{one.name}"))
+                continue
+            found = own.get(one.name) if own is not None else UNKNOWN
+            found = Imported(f"{module}.{one.name}") if found is UNKNOWN else found
+            scope.put(one.asname or one.name, found)
 
     def _module(self, name: str) -> Scope | None:
         """The names of a file of the user's beside the script; None where there is none."""
@@ -177,10 +177,7 @@ class Definitions(Expressions):
         self.block(node.body, scope)
         self.depth -= 1
         values = self.returned.pop()
-        result = values[0] if values else None
-        for one in values[1:]:
-            result = merged(result, one)
-        return result
+        return reduce(merged, values) if values else None
 
     def _parameters(
         self, node: Any, function: ScriptFunction, arguments: Arguments, scope: Scope
@@ -191,8 +188,7 @@ class Definitions(Expressions):
         defaults |= {one.arg: default for one, default in pairs if default is not None}
         every = [*places, *(one.arg for one in node.args.kwonlyargs)]
         for name in every:
-            default = defaults.get(name)
-            value = self.value(default, function.scope) if default is not None else UNKNOWN
+            value = self.value(defaults.get(name), function.scope)
             scope.names[name] = value if not arguments.is_open else UNKNOWN
         given = list(arguments.positional)
         if function.bound is not None and places:

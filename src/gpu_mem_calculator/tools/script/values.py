@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeGuard
 
 from msgspec import Struct, field
 
@@ -38,6 +38,23 @@ class Thing(Struct, eq=False, kw_only=True):
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     model: Thing | None = None
+
+    @property
+    def made_of(self) -> ScriptClass | None:
+        """The class of the script that an instance is an object of."""
+        found = self.values.get("(class)")
+        return found if isinstance(found, ScriptClass) else None
+
+    def method(self, name: str) -> ScriptFunction | None:
+        """A method that its class in the script has."""
+        made = self.made_of
+        node = made.method(name) if made else None
+        return ScriptFunction(node, made.scope, self) if made and node else None
+
+
+def is_thing(value: Any, *kinds: str) -> TypeGuard[Thing]:
+    """Whether a value is an object of one of the kinds."""
+    return isinstance(value, Thing) and value.kind in kinds
 
 
 class Scope(Struct, eq=False):
@@ -144,6 +161,15 @@ class Arguments(Struct, kw_only=True):
         return default
 
     @property
+    def first(self) -> Any:
+        """The first one that has no name."""
+        return self.positional[0] if self.positional else UNKNOWN
+
+    def things(self, *kinds: str) -> list[Thing]:
+        """The objects of some kinds among all values."""
+        return [one for one in self.every() if is_thing(one, *kinds)]
+
+    @property
     def more(self) -> tuple[int, ...]:
         """The lines of its arguments beside the first."""
         return tuple(sorted({*self.lines.values(), *self.places} - {self.line}))
@@ -160,37 +186,6 @@ class Arguments(Struct, kw_only=True):
             elif isinstance(one, Mapping):
                 waiting += one.values()
         return found
-
-
-class ScriptWorld(Protocol):
-    """What the tables of calls need of the reader that follows a script."""
-
-    given: Mapping[str, Any]
-    environment: Mapping[str, str]
-    num_gpus: int
-    found: Any
-    loaders: list[Thing]
-
-    def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
-        """Account for a call or an assignment."""
-
-    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
-        """Note the tokens to which sequences are truncated."""
-
-    def note(self, arguments: Arguments, why: str, effect: str) -> None:
-        """Account for a call on data, and for each of its arguments by its own line."""
-
-    def make(self, thing: Thing) -> Thing:
-        """Keep an object that was made."""
-
-    def follow(self, function: Any, arguments: Arguments) -> Any:
-        """Call a function of the script."""
-
-    def data(self, name: str) -> Any:
-        """The data of a file; UNKNOWN where it cannot be read."""
-
-    def things(self, kind: str) -> list[Thing]:
-        """The objects of a kind, in the order in which they were made."""
 
 
 def plain(value: Any) -> bool:
