@@ -8,6 +8,7 @@ sglang 0.5.18 srt/arg_groups/speculative_hook.py: NEXTN is EAGLE with the model'
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...ledger.units import GIB
@@ -22,9 +23,16 @@ from ..reading.option_values import (
     whole_numbers,
 )
 from ..reading.reading import Reading, Section
-from ..reading.server_options import QUANTIZES, dtype_keys, name_device, quantization_key
+from ..reading.server_options import (
+    QUANTIZES,
+    dtype_keys,
+    name_device,
+    plain_keys,
+    quantization_key,
+)
 from ..translation.arguments import tables
 
+TOKENS = tuple(f"speculative_{one}" for one in ("num_steps", "eagle_topk", "num_draft_tokens"))
 MODELLED = ("eagle", "eagle3", "nextn", "standalone", "ngram")
 
 
@@ -52,12 +60,7 @@ def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
 def _tokens(reading: Reading, given: Mapping[str, Any]) -> int | None:
     """Tokens that the model verifies in one pass; with one branch they follow from the steps."""
     steps, branches, tokens = (
-        whole_number(name, given[name]) if given.get(name) is not None else None
-        for name in (
-            "speculative_num_steps",
-            "speculative_eagle_topk",
-            "speculative_num_draft_tokens",
-        )
+        whole_number(name, given[name]) if given.get(name) is not None else None for name in TOKENS
     )
     if branches is not None and branches > 1:
         why = "branches, whose caches are not modelled; one branch is counted"
@@ -79,7 +82,7 @@ COUNTS: dict[str, str] = TABLES["counts"]
 SIZES = {"context_length": "max_seq_len", "max_total_tokens": "max_total_tokens"}
 NUMBERS: dict[str, str] = TABLES["numbers"]
 FLAGS = ("enable_dp_attention", "disable_radix_cache")
-CACHES = {"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+CACHES = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 # Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
 # Others are the checkpoint's own.
 ONLINE: dict[str, str] = TABLES["online"]
@@ -99,15 +102,9 @@ STRETCHED = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embe
 def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     """The section for options that are sorted; what is not modelled becomes a limit."""
     section: Section = {"engine": "sglang"}
-    for name, key in COUNTS.items():
-        if given.get(name) is not None:
-            section[key] = whole_number(name, given[name])
-    for name, key in SIZES.items():
-        if given.get(name) is not None:
-            section[key] = whole_number(name, given[name], UNITS)
-    for name, key in NUMBERS.items():
-        if given.get(name) is not None:
-            section[key] = real_number(name, given[name])
+    section |= plain_keys(given, COUNTS, whole_number)
+    section |= plain_keys(given, SIZES, partial(whole_number, units=UNITS))
+    section |= plain_keys(given, NUMBERS, real_number)
     for name in FLAGS:
         if given.get(name):
             section[name] = truth(name, given[name])
@@ -120,9 +117,8 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     section |= _experts(reading, given, section)
     if given.get("enable_hierarchical_cache"):
         ratio = given.get("hicache_ratio")
-        section["hicache_ratio"] = real_number(
-            "hicache_ratio", HICACHE_RATIO if ratio is None else ratio
-        )
+        ratio = HICACHE_RATIO if ratio is None else ratio
+        section["hicache_ratio"] = real_number("hicache_ratio", ratio)
     section.setdefault("tensor_parallel_size", 1)
     return section
 
@@ -160,16 +156,13 @@ def _prefill(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys for CUDA graphs (srt/server_args.py _parse_cuda_graph_config)."""
-    decode, prefill = (
-        given.get("cuda_graph_backend_decode"),
-        given.get("cuda_graph_backend_prefill"),
-    )
-    whole = given.get("disable_cuda_graph")
-    without_decode = (
-        decode == DISABLED if decode else whole or given.get("disable_decode_cuda_graph")
-    )
-    without_prefill = (
-        prefill == DISABLED if prefill else whole or given.get("disable_prefill_cuda_graph")
+    parts = ("decode", "prefill")
+    decode, prefill = (given.get(f"cuda_graph_backend_{part}") for part in parts)
+    without_decode, without_prefill = (
+        backend == DISABLED
+        if backend
+        else given.get("disable_cuda_graph") or given.get(f"disable_{part}_cuda_graph")
+        for part, backend in zip(parts, (decode, prefill), strict=True)
     )
     if without_decode and without_prefill:
         yield "enforce_eager", True
@@ -183,9 +176,8 @@ def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, A
         ("cuda_graph_backend_prefill", prefill, "breakable"),
     ):
         if value not in (None, usual, DISABLED):
-            add_limit(
-                reading, name, value, "captures other graphs, which is not modelled", "either"
-            )
+            why = "captures other graphs, which is not modelled"
+            add_limit(reading, name, value, why, "either")
     if given.get("cuda_graph_bs_decode"):
         sizes = whole_numbers("cuda_graph_bs_decode", given["cuda_graph_bs_decode"])
         yield "cuda_graph_bs", sizes
