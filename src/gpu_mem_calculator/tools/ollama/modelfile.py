@@ -10,11 +10,9 @@ import re
 from msgspec import Struct, field
 
 from ...runfile.text.errors import InputError, nearest
+from ..translation.arguments import tables
 
-INSTRUCTIONS = (
-    *("from", "license", "template", "system", "adapter", "draft", "renderer", "parser"),
-    *("parameter", "message", "requires"),
-)
+INSTRUCTIONS = tuple(tables(__file__)["instructions"])
 LINE = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+(.*)", re.DOTALL)
 QUOTES = '"""'
 MOST_LINES = 20_000

@@ -7,6 +7,7 @@ differs, a sentence says how.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -38,21 +39,6 @@ MEANINGS = {
 OF_ONE = "of one sequence"
 
 
-def write_vllm(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`vllm serve`."""
-    return _write("vllm", file, resolved)
-
-
-def write_sglang(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`python -m sglang.launch_server`."""
-    return _write("sglang", file, resolved)
-
-
-def write_tgi(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`text-generation-launcher`."""
-    return _write("tgi", file, resolved)
-
-
 def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
     """`trtllm-serve`, with the options that have no flag in a file beside it."""
     from ...serving.tensorrt_llm.command import FILE, extra_options
@@ -60,11 +46,6 @@ def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
     moved = moved_to("tensorrt_llm", file)[0]
     lines = extra_options(resolve(moved, headers=False).run)
     return _write("tensorrt_llm", file, resolved, {FILE: "\n".join(lines) + "\n"} if lines else {})
-
-
-def write_llamacpp(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`llama-server`."""
-    return _write("llamacpp", file, resolved)
 
 
 def _write(
@@ -87,6 +68,11 @@ def _write(
         beside=beside or {},
         unsaid=(*dropped, *unsaid),
     )
+
+
+write_vllm, write_sglang, write_tgi, write_llamacpp = (
+    partial(_write, name) for name in ("vllm", "sglang", "tgi", "llamacpp")
+)
 
 
 def _notes(resolved: ResolvedRun) -> Iterator[str]:
