@@ -1,6 +1,5 @@
-"""Writes a run as a script that starts Megatron-LM's pretrain_gpt.py (branch core_r0.19.0).
-
-A model as the arguments of pretrain_gpt.py.
+"""Writes a run and its model as a script that starts Megatron-LM's pretrain_gpt.py (branch
+core_r0.19.0).
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ def _mlp(arch: Arch) -> Section:
     dense = next((block for block in blocks if isinstance(block, Mlp)), None)
     experts = next((block for block in blocks if isinstance(block, Moe)), None)
     shown: Any = dense or experts
-    found: Section = {
-        "ffn_hidden_size": int(shown.ffn),
-        "swiglu": bool(getattr(shown, "gated", True)),
-    }
+    found: Section = {"ffn_hidden_size": int(shown.ffn), "swiglu": bool(shown.gated)}
     if experts is None:
         return found
     first = sum(isinstance(block, Mlp) for block in blocks)
@@ -115,8 +111,7 @@ ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the script."""
     run = resolved.run
-    problem = _problem(run)
-    if problem:
+    if problem := _problem(run):
         raise InputError(problem)
     args: Section = {
         **model_arguments(run),
@@ -168,30 +163,31 @@ def _batch(run: Run) -> Section:
 
 
 def _precision(run: Run) -> Section:
-    """Precision, optimizer and loss; an optimizer that the script does not have becomes Adam."""
-    optimizer = OPTIMIZERS.get(run.optimizer, {})
+    """Precision, optimizer and loss. Those that the script does not have are another engine's, and
+    such a run is refused when its text is read back (writing/unsaid.py).
+    """
     losses = {ours: word for word, ours in LOSSES.items()}
-    return {
+    found: Section = {
         "bf16": run.precision.startswith("bf16"),
         "fp16": run.precision.startswith("fp16"),
-        "optimizer": optimizer.get("optimizer", "adam"),
-        "sgd_momentum": optimizer.get("sgd_momentum", 0.9),
-        "cross_entropy_loss_fusion": run.loss in losses,
-        "cross_entropy_fusion_impl": losses.get(run.loss, "native"),
     }
+    if run.optimizer in OPTIMIZERS:
+        row = OPTIMIZERS[run.optimizer]
+        found |= {name: row[name] for name in ("optimizer", "sgd_momentum") if name in row}
+    if run.loss in losses:
+        found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": losses[run.loss]}
+    return found
 
 
 def _parallelism(run: Run) -> Section:
-    mesh = run.mesh
+    mesh, chunks = run.mesh, int(run.virtual_stages)
     return {
         "tensor_model_parallel_size": int(mesh.tp),
         "pipeline_model_parallel_size": int(mesh.pp),
         "context_parallel_size": int(mesh.cp),
         "expert_model_parallel_size": int(mesh.ep),
         "sequence_parallel": bool(run.sequence_parallel),
-        "num_virtual_stages_per_pipeline_rank": int(run.virtual_stages)
-        if run.virtual_stages > 1
-        else None,
+        "num_virtual_stages_per_pipeline_rank": chunks if chunks > 1 else None,
     }
 
 
