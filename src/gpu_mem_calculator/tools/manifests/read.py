@@ -21,7 +21,7 @@ from ..reading.card import NamedCard, all_of, naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading
-from ..reading.tools import UnknownToolError, command_format, read_command
+from ..reading.tools import UnknownToolError, command_format, read_alone
 from ..shell.read import main_commands, read_script
 from .containers import (
     Container,
@@ -252,8 +252,4 @@ def _may_train(command: Command, container: Container) -> bool:
 
 def read_data(data: Any, files: NamedFiles) -> Reading:
     """What a manifest with one command means."""
-    commands = read_manifest([data], files)
-    if len(commands) > 1:
-        names = ", ".join(one.name for one in commands)
-        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
-    return read_command(commands[0])
+    return read_alone(read_manifest([data], files))

@@ -1,9 +1,11 @@
-"""The tools whose commands and files are read: how each is recognised, and its reader."""
+"""The tools whose commands and files are read: how each is recognised, and its reader, which gets
+and gives no secrets.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger import frameworks
+from ...ledger.secrets import REASON, hidden, hidden_words, hide, without_secrets
 from ...runfile.file_kinds import is_model_config
 from ...runfile.sections import SECTIONS
 from ...runfile.text.errors import InputError
@@ -21,7 +24,6 @@ from ..translation.arguments import argument_data
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
-from .secrets import safe_command, safe_reading
 
 
 class UnknownToolError(InputError):
@@ -56,6 +58,7 @@ def _format(folder: str, row: Mapping[str, Any]) -> Format:
 MOST_GPUS = 16  # of a machine
 DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
 CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
+OBJECT = re.compile(r"=['\"]?[\[{]*\{.*", re.DOTALL)  # the JSON that an option has as its value
 # Keys of tools' files that may have a model_type, too.
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
@@ -152,3 +155,37 @@ def _starts(tool: Format, command: Command) -> bool:
 
 def _reader(tool: Format) -> Any:
     return import_module(f"..{tool.folder}.read", __package__)
+
+
+def safe_command(command: Command) -> Command:
+    """The command with the secrets in its words and variables replaced."""
+    environment = hidden(dict(command.environment))
+    return replace(command, words=tuple(hidden_words(command.words)), environment=environment)
+
+
+def safe_reading(reading: Reading) -> Reading:
+    """The reading without secrets: their keys are free, and what they were is said nowhere.
+
+    An object that is not modelled is named without what is in it, which may be anything.
+    """
+    dropped: list[str] = []
+    reading.run = without_secrets(reading.run, dropped)
+    for name in dict.fromkeys(dropped):
+        if not any(key.lstrip("-").replace("-", "_") == name for key in reading.keys):
+            reading.keys[name] = "free"
+        reading.assumed.append(f"{name}: {REASON}")
+    reading.assumed = [hide(one) for one in reading.assumed]
+    reading.problems = [hide(one) for one in reading.problems]
+    reading.limits = [
+        replace(one, key=hide(OBJECT.sub("={...}", one.key)), why=hide(one.why))
+        for one in reading.limits
+    ]
+    return reading
+
+
+def read_alone(commands: Sequence[Command]) -> Reading:
+    """What a file means that may have one command only."""
+    if len(commands) > 1:
+        names = ", ".join(one.name for one in commands)
+        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
+    return read_command(commands[0])

@@ -19,24 +19,16 @@ from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import quoted
 from ...serving import server
+from ..translation.arguments import tables
 from ..writing.read_back import read_back
 from ..writing.texts import command_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
 
 OWN = ("engine_version", "engine_generation")  # of one server
-SHARE, REQUEST, CONTEXT = "gpu_memory_utilization", "max_total_tokens", "max_seq_len"
-# What a key is of where servers differ; those without an entry have it of one sequence.
-MEANINGS = {
-    SHARE: {
-        **dict.fromkeys(("vllm", "tgi"), "a share of the card"),
-        "sglang": "a share of the card for weights and KV cache alone",
-        "tensorrt_llm": "a share of what is free after loading, for the KV cache alone",
-    },
-    REQUEST: dict.fromkeys(("sglang", "tensorrt_llm"), "of the whole KV cache"),
-    CONTEXT: {"llamacpp": "of all slots together"},
-}
-OF_ONE = "of one sequence"
+REQUEST, CONTEXT = "max_total_tokens", "max_seq_len"
+# What a key is of, by server, for the keys that do not mean the same in all of them.
+MEANINGS: Mapping[str, Mapping[str, str]] = tables(__file__)
 
 
 def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
@@ -115,8 +107,9 @@ def _difference(key: str, before: str, name: str) -> str:
         return f"of {old.title}, not of {new.title}"
     if key not in new.options:
         return f"{new.title} has no such key"
-    meanings = MEANINGS.get(key, {})
-    was, now = (meanings.get(one, OF_ONE) for one in (before, name))
+    if key not in MEANINGS:
+        return ""
+    was, now = (MEANINGS[key][one] for one in (before, name))
     if was == now:
         return ""
     return f"{now} in {new.title}, {was} in {old.title}"

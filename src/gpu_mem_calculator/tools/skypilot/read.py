@@ -18,7 +18,7 @@ from ..reading.card import NamedCard, naming_card, one_of
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
-from ..reading.tools import read_command
+from ..reading.tools import read_alone
 from ..shell.bounds import Work
 from ..shell.read import main_commands, read_script
 from ..shell.script import ShellScript
@@ -173,8 +173,4 @@ def _card(name: str, count: Any) -> NamedCard:
 
 def read_data(data: Any, files: NamedFiles) -> Reading:
     """What a task with one command means."""
-    commands = read_task(data, files)
-    if len(commands) > 1:
-        names = ", ".join(one.name for one in commands)
-        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
-    return read_command(commands[0])
+    return read_alone(read_task(data, files))
