@@ -53,6 +53,10 @@ class LauncherOptions(Struct, frozen=True):
         value = self.last(*names)
         return int(value) if value is not None and value.isdecimal() and len(value) < 9 else None
 
+    def pairs(self, name: str) -> dict[str, str]:
+        """The variables that an option sets each time, as NAME=VALUE."""
+        return dict(one.split("=", 1) for one in self.given.get(name, ()) if "=" in one)
+
 
 @cache
 def syntaxes() -> Mapping[str, LauncherSyntax]:
