@@ -68,8 +68,7 @@ def write_run(
     output: the name of the file, whose ending chooses between the texts of a format
     """
     form = find_format(name)
-    problem = _kind_problem(form, resolved)
-    if problem:
+    if problem := _kind_problem(form, resolved):
         raise InputError(problem)
     made = _writer(form, output)(file, resolved)
     written = made if isinstance(made, Written) else Written(text=made)
@@ -107,15 +106,11 @@ def _kind_problem(form: OutputFormat, resolved: ResolvedRun) -> str:
     if form.serves if serves else form.trains:
         return ""
     does, other = ("serves", "trains") if serves else ("trains", "serves")
-    known = ", ".join(
-        name for name, one in WRITERS.items() if (one.serves if serves else one.trains)
-    )
-    return f"the run {does} a model, and {form.title} {other} one; choose {known}"
+    known = [name for name, one in WRITERS.items() if (one.serves if serves else one.trains)]
+    return f"the run {does} a model, and {form.title} {other} one; choose {', '.join(known)}"
 
 
-def _writer(
-    form: OutputFormat, output: str | None
-) -> Callable[[RunFile, ResolvedRun], str | Written]:
+def _writer(form: OutputFormat, output: str | None) -> Writer:
     """The function that writes a format, by the ending of the file."""
     ending = os.path.splitext(output or "")[1].lower()
     module = import_module(f"..{form.module}", __package__)
