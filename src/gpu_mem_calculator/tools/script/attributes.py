@@ -116,7 +116,7 @@ class Interpreter(ScriptWorld):
             self.put(target, value, scope)
 
     def put(self, target: ast.AST, value: Any, scope: Scope) -> None:
-        """Assign to a name, an attribute or an item."""
+        """Assign to a name, an attribute or an item; a name may say the length of a sequence."""
         if isinstance(target, ast.Attribute):
             owner = self.value(target.value, scope)
             self.set_attribute(owner, target.attr, value, target.lineno, ast.unparse(target))
@@ -128,6 +128,9 @@ class Interpreter(ScriptWorld):
                 self.put(one, each, scope)
         else:
             bind(target, value, scope)
+        name = target.id.lower() if isinstance(target, ast.Name) else ""
+        if name in LENGTHS and isinstance(value, int) and value > 0:
+            self.note_length(getattr(target, "lineno", 0), int(value), named=True)
 
     def _branch(self, node: ast.If, scope: Scope) -> str:
         test = self.value(node.test, scope)
@@ -155,10 +158,9 @@ class Interpreter(ScriptWorld):
         if not going:
             scope.names = after[0]
             return ends[0] if ends[0] == ends[1] else ENDED
-        joined = dict(going[0])
-        for name, value in going[-1].items():
-            joined[name] = merged(joined[name], value) if name in joined else value
-        scope.names = joined
+        first, last = going[0], going[-1]
+        both = {name: merged(first[name], last[name]) for name in first.keys() & last.keys()}
+        scope.names = {**first, **last, **both}
         return NEXT
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> str:
@@ -195,8 +197,10 @@ class Interpreter(ScriptWorld):
         """The value of an attribute."""
         if isinstance(base, Imported):
             path = f"{base.path}.{name}"
+            if path == "sys.argv":
+                return self.words
             if path in KNOWN_NAMES:
-                return self.words if path == "sys.argv" else KNOWN_NAMES[path]
+                return KNOWN_NAMES[path]
             if base.last in ENUMS:
                 return name if base.last == "TaskType" else name.lower()
             return name if is_dtype(path) else Imported(path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...runfile.text.errors import InputError
 from ..reading.named_files import NamedFiles
-from .expressions import Expressions, merged
+from .expressions import Expressions, last_name, merged
 from .record import Line, ScriptRecord
 from .values import UNKNOWN, Arguments, Imported, Scope, ScriptClass, ScriptFunction, Thing
 
@@ -34,6 +34,8 @@ class ScriptWorld(Expressions):
         self.path, self.files, self.given = path, files, given
         self.environment, self.num_gpus = environment, num_gpus
         self.found = ScriptRecord()
+        self.quiet = False  # whether a function is looked through that nothing calls
+        self.called = True  # whether a library calls it, as methods of an object of the script
         self.unsure: list[tuple[int, str]] = []  # conditions of the branches around
         self.contexts: list[str] = []  # names of the `with` blocks around
         self.steps, self.depth = 0, 0
@@ -48,7 +50,9 @@ class ScriptWorld(Expressions):
         """Follow statements; says how the block ends."""
 
     def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
-        """Account for a call or an assignment."""
+        """Account for a call or an assignment, unless nothing calls it."""
+        if self.quiet:
+            return
         self.found.lines.append(Line(line, " ".join(what.split())[:SHOWN], effect, why, **bounds))
         if effect == "memory":
             self.found.conditions |= dict(self.unsure)
@@ -59,12 +63,17 @@ class ScriptWorld(Expressions):
             self.found.lines.append(Line(line, arguments.text, effect, why))
 
     def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
-        """Note the tokens to which sequences are truncated, by a call or by a name."""
-        (self.found.named_lengths if named else self.found.lengths)[line] = tokens
+        """Note the tokens to which sequences are truncated, by a call or by a name; in a function
+        that nothing calls they only may be the run's.
+        """
+        lengths = self.found.named_lengths if named else self.found.lengths
+        lengths = lengths if self.called or not self.quiet else self.found.unused_lengths
+        lengths[line] = tokens
 
     def make(self, thing: Thing) -> Thing:
-        """Keep an object that was made."""
-        self.found.things.append(thing)
+        """Keep an object that was made, unless nothing calls for it."""
+        if not self.quiet:
+            self.found.things.append(thing)
         return thing
 
     def things(self, kind: str) -> list[Thing]:
@@ -112,7 +121,7 @@ class ScriptWorld(Expressions):
 
     def _default(self, node: ast.AST | None, scope: Scope) -> Any:
         """The default of a dataclass's field."""
-        if isinstance(node, ast.Call) and _last(node.func) in ("field", "HfArg", "Field"):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("field", "HfArg", "Field"):
             for one in node.keywords:
                 if one.arg == "default":
                     return self.value(one.value, scope)
@@ -124,7 +133,7 @@ class ScriptWorld(Expressions):
     def _factory(self, node: ast.AST, scope: Scope) -> Any:
         if isinstance(node, ast.Lambda):
             return self.value(node.body, scope)
-        return {"list": [], "dict": {}, "set": []}.get(_last(node), UNKNOWN)
+        return {"list": [], "dict": {}, "set": []}.get(last_name(node), UNKNOWN)
 
     @abstractmethod
     def decorated(self, node: ast.expr, function: Any, scope: Scope) -> Any:
@@ -210,10 +219,3 @@ def parse(text: str, path: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(f"{path} is not a Python script that can be read") from None
-
-
-def _last(node: ast.AST) -> str:
-    """The last part of a name."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

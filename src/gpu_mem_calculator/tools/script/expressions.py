@@ -271,3 +271,8 @@ def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -
 def is_dtype(path: str) -> bool:
     """Whether a name of torch is a dtype."""
     return path.startswith("torch.") and path.removeprefix("torch.") in DTYPES
+
+
+def last_name(node: ast.AST) -> str:
+    """The last part of a name."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))

@@ -9,7 +9,7 @@ from typing import Any
 from ...runfile.text.errors import InputError
 from ..reading.named_files import NamedFiles
 from .definitions import SHOWN
-from .expressions import arguments_of
+from .expressions import arguments_of, last_name
 from .host_calls import FILE_TESTS, HostCalls
 from .library import ON_HOST
 from .methods import METHODS, call_method
@@ -59,17 +59,6 @@ class ScriptReader(HostCalls):
     """Follows a script, with the tables of calls."""
 
     bare: ast.AST | None = None  # the call whose result nobody takes
-    quiet = False  # whether a function is looked through that nothing calls
-    called = True  # whether a library calls it, as methods of an object that the script made
-
-    def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
-        """Account for a call or an assignment, unless nothing calls it."""
-        if not self.quiet:
-            super().seen(line, what, effect, why, **bounds)
-
-    def make(self, thing: Thing) -> Thing:
-        """Keep an object that was made, unless nothing calls for it."""
-        return thing if self.quiet else super().make(thing)
 
     def look_into_the_rest(self) -> None:
         """Look for lengths in functions that nothing calls, such as those of a collator."""
@@ -82,24 +71,9 @@ class ScriptReader(HostCalls):
                 self.follow(ScriptFunction(one.node, one.scope, bound), Arguments())
         self.quiet = False
 
-    def put(self, target: ast.AST, value: Any, scope: Scope) -> None:
-        """Assign; a name that says the length of a sequence is noted."""
-        super().put(target, value, scope)
-        name = target.id.lower() if isinstance(target, ast.Name) else ""
-        if name in LENGTHS and isinstance(value, int) and value > 0:
-            assert isinstance(target, ast.Name)
-            self.note_length(target.lineno, int(value), named=True)
-
-    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
-        """Note a length; in a function that nothing calls it only may be the run's."""
-        if self.quiet and not self.called:
-            self.found.unused_lengths[line] = tokens
-        else:
-            super().note_length(line, tokens, named=named)
-
     def length(self, node: ast.AST | None, scope: Scope) -> None:
         """Note the tokens that sequences are cut to, where a name of the script says so."""
-        name = getattr(node, "attr", getattr(node, "id", "")).lower()
+        name = last_name(node).lower() if node is not None else ""
         value = self.value(node, scope) if name in LENGTHS else UNKNOWN
         if isinstance(value, int) and value > 0:
             assert isinstance(node, ast.expr)
