@@ -12,12 +12,10 @@ from msgspec import Struct
 from ...runfile.text.errors import InputError, quoted
 from ..launchers.container import entrypoint
 from ..reading.card import NamedCard
+from ..translation.arguments import tables
 
 # Resources that are GPUs, by the names that device plugins give them.
-GPU = re.compile(
-    r"nvidia\.com/(p?gpu(\.shared)?|mig-.*)|amd\.com/gpu|gpu\.intel\.com/(i915|xe)"
-    r"|habana\.ai/gaudi|google\.com/tpu"
-)
+GPU = re.compile("|".join(tables(__file__)["gpus"]))
 SHARED = "nvidia.com/gpu.shared"  # a share of a GPU in time: its memory is not divided
 # Images of other registries, by a part of their name, and the program that they start.
 COPIES = {"text-generation-inference": ("text-generation-launcher",)}

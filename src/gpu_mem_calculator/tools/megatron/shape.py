@@ -21,6 +21,7 @@ LATENT, PATTERN = "multi_latent_attention", "moe_layer_freq"
 NEEDS_CONFIG = (LATENT, "qk_layernorm", "add_qkv_bias")
 RANKS: dict[str, str] = tables(__file__)["ranks"]
 MOST_LAYERS = 10_000
+CONFIG: dict[str, str] = tables(__file__)["config"]  # keys of a config.json that plain numbers say
 # What a model with such a part has otherwise.
 USUAL: dict[str, Any] = tables(__file__)["usual"]
 Values = Mapping[str, Any]
@@ -40,15 +41,9 @@ def needs_config(values: Values) -> bool:
 def family_config(values: Values, plain: Section) -> Section:
     """The config.json of the model; `plain` are its plain numbers."""
     config: Section = {
-        "num_hidden_layers": values["num_layers"],
-        "hidden_size": values["hidden_size"],
-        "num_attention_heads": values["num_attention_heads"],
-        "num_key_value_heads": plain["num_key_value_heads"],
+        **{name: plain[key] for name, key in CONFIG.items()},
         "head_dim": values["kv_channels"] or values["hidden_size"] // values["num_attention_heads"],
-        "intermediate_size": plain["intermediate_size"],
-        "vocab_size": values["vocab_size"],
         "max_position_embeddings": values["max_position_embeddings"] or values["seq_length"],
-        "tie_word_embeddings": plain["tie_word_embeddings"],
         "attention_dropout": values["attention_dropout"],
     }
     if values["num_experts"]:

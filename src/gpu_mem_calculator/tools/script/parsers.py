@@ -11,10 +11,7 @@ from .values import UNKNOWN, Arguments, Imported, ScriptClass, Thing, is_thing
 
 TABLES = tables(__file__)
 PARSERS = ("ArgumentParser", "HfArgumentParser", "TrlParser", "H4ArgumentParser")
-INNER = (  # make a group, or the parser of a subcommand
-    *("add_argument_group", "add_mutually_exclusive_group"),
-    *("add_subparsers", "add_parser"),
-)
+INNER = tuple(TABLES["inner"])  # make a group, or the parser of a subcommand
 OFF = {"store_true": False, "store_false": True}
 # Fields of TRL's ModelConfig that are not None by default (trl 1.16.0 trainer/model_config.py).
 MODEL_CONFIG: dict[str, Any] = TABLES["model_config"] | dict.fromkeys(TABLES["without_default"])
