@@ -141,8 +141,7 @@ def _processes(merged: Mapping[str, Any], *, has_file: bool) -> int | None:
 
 
 def _count(merged: Mapping[str, Any], name: str) -> int | None:
-    value = merged.get(name)
-    if value is None:
+    if (value := merged.get(name)) is None:
         return None
     if isinstance(value, bool) or not str(value).isdecimal() or not 0 < int(value) < 10**6:
         raise InputError(f"accelerate launch: {name}={quoted(value)} must be a count, 1 or more")

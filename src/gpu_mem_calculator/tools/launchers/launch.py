@@ -20,6 +20,11 @@ from .slurm_cards import slurm_card
 from .wrappers import without_wrappers
 
 MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+PROGRAMS = ("torchrun",)
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
+PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+MOST_LAUNCHERS = 20  # one behind another
 
 
 def without_srun(command: Command) -> Command:
@@ -70,10 +75,6 @@ def without_mpirun(command: Command) -> Command:
     return replace(_started(command, options, count, nodes), environment=environment)
 
 
-PROGRAMS = ("torchrun",)
-MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
-
-
 def without_torchrun(command: Command) -> Command:
     """The command that torchrun starts, with the number of its GPUs and nodes."""
     options = split_options("torchrun", command.words[1:])
@@ -99,9 +100,6 @@ def without_ray(command: Command) -> Command:
     return replace(command, words=split_options("ray", command.words[3:]).rest, launcher="ray")
 
 
-PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-MOST_LAUNCHERS = 20  # one behind another
 LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Command], Command]], ...] = (
     (PROGRAMS, MODULES, without_torchrun),
     (accelerate.PROGRAMS, accelerate.MODULES, accelerate.without_accelerate),

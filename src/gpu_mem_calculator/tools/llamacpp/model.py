@@ -23,6 +23,7 @@ DRAFTS = ("fim-qwen-7b-spec", "fim-qwen-14b-spec")
 MIX = "is a publisher's own mix of types; {} is estimated, and the header of the file says more"
 PROJECTOR = "the projector for images, which is loaded with the model, is not counted"
 ROUTER = "it names no model and would load those that are asked for; add -m FILE.gguf or -hf NAME"
+SIZES = ("image_size", "patch_size", "num_attention_heads")  # of a vision tower
 
 
 def with_presets(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,9 +115,6 @@ def add_projector(reading: Reading, given: Mapping[str, Any]) -> None:
         reading.limits.append(projector_limit(f"--{named}={given[named]}", model))
     elif "hf-repo" in given and sees_images(model):
         reading.limits.append(projector_limit(f"-hf={given['hf-repo']}", model))
-
-
-SIZES = ("image_size", "patch_size", "num_attention_heads")  # of a vision tower
 
 
 def projector_limit(key: str, name: str) -> Limit:

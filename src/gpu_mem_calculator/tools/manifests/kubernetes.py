@@ -1,6 +1,5 @@
-"""The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService.
-
-The containers of a Pod: their words, variables and GPUs, and the card of its node.
+"""The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService; with
+their words, variables and GPUs, and the card of their node.
 """
 
 from __future__ import annotations
@@ -32,6 +31,20 @@ from .containers import (
 )
 from .node_cards import pod_card, resource_slice
 from .ray_serve import RAY_SERVICE, ray_containers
+
+TABLES = tables(__file__)
+WORKSPACE = "Workspace"  # of KAITO
+SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
+# Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
+# KServe python/huggingfaceserver/huggingfaceserver/__main__.py
+OWN_OPTIONS = tuple(TABLES["own_options"])
+MODEL_ID, REVISION = "model_id", "model_revision"
+# Variables that a LeaderWorkerSet sets in its leader.
+GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
+LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
+# parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
+SIZES: dict[str, str] = TABLES["sizes"]
+MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
 
 
 def in_pod(found: list[Container], pod: Mapping[str, Any], slot: str) -> Iterator[Container]:
@@ -92,21 +105,6 @@ def pod_container(
         profile=resource_slice(resources),
         devices=claims(resources) or (("0",) if is_shared(resources) else ()),
     )
-
-
-TABLES = tables(__file__)
-WORKSPACE = "Workspace"  # of KAITO
-SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
-# Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
-# KServe python/huggingfaceserver/huggingfaceserver/__main__.py
-OWN_OPTIONS = tuple(TABLES["own_options"])
-MODEL_ID, REVISION = "model_id", "model_revision"
-# Variables that a LeaderWorkerSet sets in its leader.
-GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
-LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
-# parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
-SIZES: dict[str, str] = TABLES["sizes"]
-MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
 
 
 def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:

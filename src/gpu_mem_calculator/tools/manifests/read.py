@@ -43,6 +43,11 @@ MOST_COPIES = 16
 VARIABLE = re.compile(
     r"\$(?:(\$)|\{([A-Za-z_]\w*)(?::?(?:[?+][^{}]*|-([^{}]*)))?\}|([A-Za-z_]\w*))"
 )
+MOST_CONTAINERS, MOST_NOTES = 200, 5
+NOTHING = (
+    "the manifest is not read: no container in it starts a tool that is known, and none asks for"
+    " GPUs"
+)
 
 
 def service_containers(document: Mapping[str, Any]) -> Iterator[Container]:
@@ -136,13 +141,6 @@ def _gpus(
         named = environment.get("NVIDIA_VISIBLE_DEVICES", "all")
         devices = [] if named == "all" else named.split(",")
     return bool(requests or short or runtime), tuple(devices)
-
-
-MOST_CONTAINERS, MOST_NOTES = 200, 5
-NOTHING = (
-    "the manifest is not read: no container in it starts a tool that is known, and none asks for"
-    " GPUs"
-)
 
 
 def is_manifest(data: Any) -> bool:

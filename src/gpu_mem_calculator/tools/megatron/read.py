@@ -25,6 +25,18 @@ from .arguments import LISTS, NUMBERS, SINGLE, SYNTAX, TABLE, TITLE, TOOL
 TOKENIZER_SIZES: Mapping[str, int] = tables(__file__)["tokenizer_sizes"]
 GPT2 = TOKENIZER_SIZES["GPT2BPETokenizer"]  # openai-community/gpt2 vocab.json
 NAMED = ("HuggingFaceTokenizer", "SFTTokenizer", "MultimodalTokenizer")
+SECTIONS = ("language_model", "model_parallel")
+# Names of megatron-core's configurations, and of the arguments that mean the same.
+RENAMED: dict[str, str] = tables(__file__)["renamed"]
+GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
+GPT = "pretrain_gpt.py"
+ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration
+# Transformer Engine chooses among the kernels of attention that are on
+# (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend).
+KERNELS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+SIZES = tuple(tables(__file__)["sizes"])
+WORDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
 
 
 def add_vocabulary(reading: Reading, kept: Section, files: NamedFiles) -> None:
@@ -60,12 +72,6 @@ def _of_model(name: str) -> int | None:
         return None
 
 
-SECTIONS = ("language_model", "model_parallel")
-# Names of megatron-core's configurations, and of the arguments that mean the same.
-RENAMED: dict[str, str] = tables(__file__)["renamed"]
-GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
-
-
 def yaml_arguments(data: Any) -> Section:
     """The arguments of a file, those of its sections among them."""
     if not isinstance(data, Mapping):
@@ -88,16 +94,6 @@ def _with_activation(given: Section) -> Section:
     if fused is not None:
         given["bias_swiglu_fusion" if gated or function == "swiglu" else "bias_gelu_fusion"] = fused
     return given
-
-
-GPT = "pretrain_gpt.py"
-ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration
-# Transformer Engine chooses among the kernels of attention that are on
-# (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend).
-KERNELS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
-ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-SIZES = tuple(tables(__file__)["sizes"])
-WORDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
 
 
 def read_command(command: Command) -> Reading:

@@ -24,6 +24,11 @@ from .translate import LOSSES, RENAMED, SAME
 
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
+ENGINE = "megatron_lm"
+NOTE = "it trains on mock data; set --data-path, a tokenizer, --lr and --train-iters of your own"
+DATA: dict[str, Any] = tables(__file__)["data"]
+# Arguments that are written even with their default, since the script needs them.
+ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
 
 
 def model_arguments(run: Run) -> Section:
@@ -99,13 +104,6 @@ def _mlp(arch: Arch) -> Section:
         "moe_layer_freq": f"([0]*{first}+[1]*{len(blocks) - first})" if first else 1,
         "moe_grouped_gemm": True,
     }
-
-
-ENGINE = "megatron_lm"
-NOTE = "it trains on mock data; set --data-path, a tokenizer, --lr and --train-iters of your own"
-DATA: dict[str, Any] = tables(__file__)["data"]
-# Arguments that are written even with their default, since the script needs them.
-ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
 
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:

@@ -1,8 +1,7 @@
-"""Commands of Ollama and Modelfiles: the llama-server that Ollama starts for a model.
+"""Commands of Ollama and Modelfiles: the llama-server that Ollama starts for a model (Ollama
+fb30760 llm/llama_server.go startLlamaServer, server/sched.go and server/routes.go).
 
-Ollama fb30760 llm/llama_server.go startLlamaServer, server/sched.go and server/routes.go.
-
-Names of models in Ollama: `llama3.1:8b-instruct-q4_K_M`, `hf.co/OWNER/MODEL:TYPE`, a path.
+A model is named as in `llama3.1:8b-instruct-q4_K_M` or `hf.co/OWNER/MODEL:TYPE`, or by a path.
 """
 
 from __future__ import annotations
@@ -31,6 +30,19 @@ from .modelfile import Modelfile, parse_modelfile
 
 FOLDER = Path(__file__).parent
 HUBS = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")
+BUILD = "b10488"  # LLAMA_CPP_VERSION
+LENGTH = "OLLAMA_CONTEXT_LENGTH"
+VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
+# Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
+CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
+# Tokens above which a batch is the default (server/sched.go generationBatchForContext).
+BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
+# Families that serve one request at a time (server/sched.go load), as transformers names them.
+ONE_AT_A_TIME = tuple(tables(__file__)["one_at_a_time"])
+WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
+FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
+SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
+ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
 
 
 def read_name(text: str) -> FileName:
@@ -56,21 +68,6 @@ def _of_hub(text: str) -> FileName:
     kind = read_model_name(f"x-{tag}") if tag and tag != "latest" else found
     whole = FileName(found.model, kind.quantization or DEFAULT, kind.similar)
     return whole if whole.is_known else replace(whole, model=repository)
-
-
-BUILD = "b10488"  # LLAMA_CPP_VERSION
-LENGTH = "OLLAMA_CONTEXT_LENGTH"
-VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
-# Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
-CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
-# Tokens above which a batch is the default (server/sched.go generationBatchForContext).
-BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
-# Families that serve one request at a time (server/sched.go load), as transformers names them.
-ONE_AT_A_TIME = tuple(tables(__file__)["one_at_a_time"])
-WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
-FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
-SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
-ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
 
 
 def read_command(command: Command) -> Reading:

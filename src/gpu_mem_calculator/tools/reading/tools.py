@@ -25,6 +25,13 @@ from .command import Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
 
+MOST_GPUS = 16  # of a machine
+DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
+CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
+OBJECT = re.compile(r"=['\"]?[\[{]*\{.*", re.DOTALL)  # the JSON that an option has as its value
+# Keys of tools' files that may have a model_type, too.
+NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
+
 
 class UnknownToolError(InputError):
     """A command that starts no tool that is known, so that nothing can be said of it."""
@@ -55,12 +62,6 @@ def _format(folder: str, row: Mapping[str, Any]) -> Format:
     return msgspec.convert({**row, "folder": folder, "version": " and ".join(read)}, Format)
 
 
-MOST_GPUS = 16  # of a machine
-DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
-CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
-OBJECT = re.compile(r"=['\"]?[\[{]*\{.*", re.DOTALL)  # the JSON that an option has as its value
-# Keys of tools' files that may have a model_type, too.
-NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
 FORMATS: Mapping[str, Format] = {
     name: _format(name, row) for name, row in argument_data("tools", Path(__file__).parent).items()
@@ -123,8 +124,7 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
     found = file_format(data)
     if found is None:
         return None
-    result: Reading = _reader(found).read_data(data, files)
-    return safe_reading(result)
+    return safe_reading(_reader(found).read_data(data, files))
 
 
 def file_format(data: Any) -> Format | None:
@@ -148,9 +148,9 @@ def _starts(tool: Format, command: Command) -> bool:
         return any(re.fullmatch(one, command.words[0]) for one in tool.modules)
     words = [command.program, *command.words[1:2]]
     path = command.words[0].replace("\\", "/")
-    if any(re.fullmatch(one, path) for one in tool.paths):
-        return True
-    return any(re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs)
+    return any(re.fullmatch(one, path) for one in tool.paths) or any(
+        re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs
+    )
 
 
 def _reader(tool: Format) -> Any:

@@ -8,6 +8,10 @@ from typing import Any, Final, TypeGuard
 
 from msgspec import Struct, field
 
+DTYPES = ("bfloat16", "float16", "float32", "half", "float", "uint8", "float64", "double")
+# Kinds of things whose every call and assignment is accounted for.
+TRACKED = ("model", "part", "trainer", "optimizer", "engine")
+
 
 class Unknown:
     """A value that only a run of the script would show."""
@@ -17,9 +21,6 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
-DTYPES = ("bfloat16", "float16", "float32", "half", "float", "uint8", "float64", "double")
-# Kinds of things whose every call and assignment is accounted for.
-TRACKED = ("model", "part", "trainer", "optimizer", "engine")
 
 
 class Thing(Struct, eq=False, kw_only=True):

@@ -1,8 +1,6 @@
-"""What the options of an SGLang server mean as the `inference` section of a run file.
-
-Speculative decoding of an SGLang server.
-
-sglang 0.5.18 srt/arg_groups/speculative_hook.py: NEXTN is EAGLE with the model's own layers.
+"""What the options of an SGLang server mean as the `inference` section of a run file, speculative
+decoding among them: NEXTN is EAGLE with the model's own layers (sglang 0.5.18
+srt/arg_groups/speculative_hook.py).
 """
 
 from __future__ import annotations
@@ -34,6 +32,32 @@ from ..translation.arguments import tables
 
 TOKENS = tuple(f"speculative_{one}" for one in ("num_steps", "eagle_topk", "num_draft_tokens"))
 MODELLED = ("eagle", "eagle3", "nextn", "standalone", "ngram")
+TABLES = tables(__file__)
+# srt/utils/common.py human_readable_int
+UNITS: Units = {
+    "k": 10**3,
+    **{unit: 1000**power for power, unit in enumerate("MGT", 2)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)},
+}
+COUNTS: dict[str, str] = TABLES["counts"]
+SIZES = {"context_length": "max_seq_len", "max_total_tokens": "max_total_tokens"}
+NUMBERS: dict[str, str] = TABLES["numbers"]
+FLAGS = ("enable_dp_attention", "disable_radix_cache")
+CACHES = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+# Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
+# Others are the checkpoint's own.
+ONLINE: dict[str, str] = TABLES["online"]
+BITSANDBYTES = "bitsandbytes"
+NOT_QUANTIZED = "unquant"
+# The largest workspace of attention kernels: FlashInfer's with deterministic inference (0.5.18
+# srt/layers/attention/flashinfer_backend.py); others have 512 MiB or less.
+WORKSPACE = 2 * GIB
+KERNELS: dict[str, str] = TABLES["kernels"]
+NO_EXCHANGE = "none"  # of moe_a2a_backend; others have whole experts on each rank
+LONGEST_PREFILL = 16384  # max_prefill_tokens
+DISABLED = "disabled"
+HICACHE_RATIO = 2.0  # srt/server_args.py _handle_hicache_ratio_default
+STRETCHED = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings")
 
 
 def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
@@ -69,34 +93,6 @@ def _tokens(reading: Reading, given: Mapping[str, Any]) -> int | None:
         why = f"does not follow from {steps} steps; {tokens} tokens are counted"
         add_limit(reading, "speculative_num_draft_tokens", tokens, why, "either")
     return tokens if tokens is not None else steps + 1 if steps is not None else None
-
-
-TABLES = tables(__file__)
-# srt/utils/common.py human_readable_int
-UNITS: Units = {
-    "k": 10**3,
-    **{unit: 1000**power for power, unit in enumerate("MGT", 2)},
-    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)},
-}
-COUNTS: dict[str, str] = TABLES["counts"]
-SIZES = {"context_length": "max_seq_len", "max_total_tokens": "max_total_tokens"}
-NUMBERS: dict[str, str] = TABLES["numbers"]
-FLAGS = ("enable_dp_attention", "disable_radix_cache")
-CACHES = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-# Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
-# Others are the checkpoint's own.
-ONLINE: dict[str, str] = TABLES["online"]
-BITSANDBYTES = "bitsandbytes"
-NOT_QUANTIZED = "unquant"
-# The largest workspace of attention kernels: FlashInfer's with deterministic inference (0.5.18
-# srt/layers/attention/flashinfer_backend.py); others have 512 MiB or less.
-WORKSPACE = 2 * GIB
-KERNELS: dict[str, str] = TABLES["kernels"]
-NO_EXCHANGE = "none"  # of moe_a2a_backend; others have whole experts on each rank
-LONGEST_PREFILL = 16384  # max_prefill_tokens
-DISABLED = "disabled"
-HICACHE_RATIO = 2.0  # srt/server_args.py _handle_hicache_ratio_default
-STRETCHED = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings")
 
 
 def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:

@@ -1,6 +1,5 @@
-"""Expands quotes and variables in words. Nothing is run: `$(...)` is a value that is not known.
-
-`${name...}`: defaults, prefixes and suffixes, replacements, parts of a value.
+"""Expands quotes and variables in words, with the defaults, prefixes, replacements and parts of
+`${name...}`. Nothing is run: `$(...)` is a value that is not known.
 """
 
 from __future__ import annotations
@@ -26,6 +25,13 @@ CASES: Mapping[str, Callable[[str], str]] = {
     ",,": str.lower,
     "^": lambda one: one[:1].upper() + one[1:],
 }
+PLAIN = re.compile(r"[^\\'\"$`]+")
+PLAIN_QUOTED = re.compile(r"[^\\$`\"]+")
+SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+OWN_FOLDER = re.compile(r"dirname.*(\$0|\$\{0\}|BASH_SOURCE)", re.DOTALL)
+PATTERN_WORK = 20  # a pattern is tried at each character of a value
+ESCAPES = {"n": "\n", "t": "\t"}
+Elements = list[str] | None
 
 
 def changed(value: str, rest: str) -> str | None:
@@ -83,15 +89,6 @@ def _part(value: str, text: str) -> str | None:
         return value[start:]
     length = int(match[2])
     return value[start : length if length < 0 else start + length]
-
-
-PLAIN = re.compile(r"[^\\'\"$`]+")
-PLAIN_QUOTED = re.compile(r"[^\\$`\"]+")
-SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-OWN_FOLDER = re.compile(r"dirname.*(\$0|\$\{0\}|BASH_SOURCE)", re.DOTALL)
-PATTERN_WORK = 20  # a pattern is tried at each character of a value
-ESCAPES = {"n": "\n", "t": "\t"}
-Elements = list[str] | None
 
 
 class Fields:

@@ -29,6 +29,19 @@ OPTION = re.compile(r"(--[\w-]+|-[A-Za-z])(?:[ =]*(\"[^\"]*\"|'[^']*'|[^\s#]+))?
 SHORT: dict[str, str] = tables(__file__)["short"]
 VARIABLES: dict[str, list[str]] = tables(__file__)["variables"]  # that Slurm sets
 MOST_LINES = 200
+# Prompts of a session that was pasted; `> ` alone is a redirection.
+PROMPT = re.compile(r"^[ \t]*[$%] (?=\S)", re.MULTILINE)
+PROMPTS = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
+# Scripts in Python that prepare or look at something beside the one that trains.
+BESIDE = re.compile("|".join(tables(__file__)["beside"]))
+PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
+SBATCH_LINES = "#SBATCH"
+BUILT_IN = ("conda", "pip", "pip3", "uv", "git", "curl", "hf", "huggingface-cli", "export")
+MOST_SEEN = 3
+STEP = "srun"  # starts a step of a job
+LAUNCHED = 1  # rank of a script behind a launcher, which trains
+MOST_COMMANDS, MOST_NAMED = 32, 70
+ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
 
 
 class Allocation(Struct, frozen=True):
@@ -92,21 +105,6 @@ def _gpus(text: str | None) -> int | None:
 def _gres(text: str) -> int | None:
     found = re.search(r"\bgpu(?::[\w.-]+)?(?::(\d{1,4}))?(?![\w:])", text)
     return (int(found[1]) if found[1] else 1) if found else None
-
-
-# Prompts of a session that was pasted; `> ` alone is a redirection.
-PROMPT = re.compile(r"^[ \t]*[$%] (?=\S)", re.MULTILINE)
-PROMPTS = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
-# Scripts in Python that prepare or look at something beside the one that trains.
-BESIDE = re.compile("|".join(tables(__file__)["beside"]))
-PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
-SBATCH_LINES = "#SBATCH"
-BUILT_IN = ("conda", "pip", "pip3", "uv", "git", "curl", "hf", "huggingface-cli", "export")
-MOST_SEEN = 3
-STEP = "srun"  # starts a step of a job
-LAUNCHED = 1  # rank of a script behind a launcher, which trains
-MOST_COMMANDS, MOST_NAMED = 32, 70
-ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
 
 
 def read_script(

@@ -29,6 +29,16 @@ NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 }
 OPEN_CLOSE = {"[": "]", "[[": "]]", "test": ""}
 MOST_WORDS = 200
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*(?:\[[^\]]*\])?)(\+?)=(.*)", re.DOTALL)
+DECLARATIONS = frozenset({"export", "declare", "local", "readonly", "typeset"})
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+SBATCH = "sbatch"  # Slurm starts the script that it gets
+WRITERS = frozenset({"cat", "tee", "echo", "printf"})
+ALWAYS = {":": True, "true": True, "false": False}
+LEAVES = frozenset({"exit", "return", "break", "continue"})
+QUIET = frozenset({"mkdir", "sleep", "read", "trap", "ulimit", "module", "hash", "alias"})
+VARIABLE_ALONE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+SCRIPT_DEPTH = 8  # levels that a script in a script counts as
 
 
 def decide(words: list[str], expansion: Expansion) -> bool | None:
@@ -89,10 +99,6 @@ def _compare(left: str, sign: str, right: str) -> bool | None:
     return fnmatchcase(left, right) is (sign != "!=") if sign in ("=", "==", "!=") else None
 
 
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*(?:\[[^\]]*\])?)(\+?)=(.*)", re.DOTALL)
-DECLARATIONS = frozenset({"export", "declare", "local", "readonly", "typeset"})
-
-
 def assign(raw: str, expansion: Expansion) -> str | None:
     """Set the variable of `NAME=value` or `NAME=(...)`; its name, or None for another word."""
     match = ASSIGNMENT.fullmatch(raw)
@@ -138,16 +144,6 @@ def _set(script: ShellScript, words: list[str]) -> None:
         for name in words[1:]:
             variables.values.pop(name, None)
             variables.exported.discard(name)
-
-
-SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-SBATCH = "sbatch"  # Slurm starts the script that it gets
-WRITERS = frozenset({"cat", "tee", "echo", "printf"})
-ALWAYS = {":": True, "true": True, "false": False}
-LEAVES = frozenset({"exit", "return", "break", "continue"})
-QUIET = frozenset({"mkdir", "sleep", "read", "trap", "ulimit", "module", "hash", "alias"})
-VARIABLE_ALONE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
-SCRIPT_DEPTH = 8  # levels that a script in a script counts as
 
 
 class LeaveError(Exception):

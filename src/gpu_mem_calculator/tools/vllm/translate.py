@@ -1,9 +1,8 @@
 """What the options of `vllm serve` mean as the `inference` section of a run file.
 
-Speculative decoding of `vllm serve`: --speculative-config and the options for its fields.
-
-vllm 0.32.0 vllm/config/speculative.py SpeculativeConfig: the method follows from the draft's name
-where it is left out.
+Of speculative decoding they are --speculative-config and the options for its fields; the method
+follows from the draft's name where it is left out (vllm 0.32.0 vllm/config/speculative.py
+SpeculativeConfig).
 """
 
 from __future__ import annotations
@@ -36,6 +35,16 @@ MODELLED = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 WITHOUT_MODEL = ("ngram", "mtp")
 # Parts of a draft's name, in this order, and the method that follows.
 BY_NAME = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
+# Options whose key has the same meaning, and the units that they take.
+COUNTS, SHARES = tuple(TABLES["counts"]), ("gpu_memory_utilization", "cpu_offload_gb")
+SIZES, FLAGS = ({name: name for name in TABLES[kind]} for kind in ("sizes", "flags"))
+CACHES: dict[str, str] = TABLES["caches"]  # "auto" is the model's own
+# Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
+# are not modelled. Others are the checkpoint's own.
+ONLINE: dict[str, str] = TABLES["online"]
+GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
+COMPILED = (3, "VLLM_COMPILE", "vllm_compile")  # modes of vLLM's compiler; the default
+LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first
 
 
 def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
@@ -75,18 +84,6 @@ def _method(method: Any, model: str | None) -> str:
     if lower in ("ngram", "[ngram]"):
         return "ngram"
     return next((kind for part, kind in BY_NAME if part in lower), "draft_model")
-
-
-# Options whose key has the same meaning, and the units that they take.
-COUNTS, SHARES = tuple(TABLES["counts"]), ("gpu_memory_utilization", "cpu_offload_gb")
-SIZES, FLAGS = ({name: name for name in TABLES[kind]} for kind in ("sizes", "flags"))
-CACHES: dict[str, str] = TABLES["caches"]  # "auto" is the model's own
-# Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
-# are not modelled. Others are the checkpoint's own.
-ONLINE: dict[str, str] = TABLES["online"]
-GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
-COMPILED = (3, "VLLM_COMPILE", "vllm_compile")  # modes of vLLM's compiler; the default
-LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first
 
 
 def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:

@@ -26,6 +26,8 @@ from .written import Written, comment_lines
 UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model"
 UNSAID = "Not as in the run, because {title} has no key for it:"
 Writer = Callable[[RunFile, ResolvedRun], str | Written]
+# One row for each format, by the name in `convert --to`.
+ROWS = argument_data("writers", Path(__file__).parent)
 
 
 class OutputFormat(Struct, frozen=True, kw_only=True):
@@ -55,8 +57,6 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     comments: bool = True
 
 
-# One row for each format, by the name in `convert --to`.
-ROWS = argument_data("writers", Path(__file__).parent)
 WRITERS: Mapping[str, OutputFormat] = msgspec.convert(ROWS, dict[str, OutputFormat])
 
 
