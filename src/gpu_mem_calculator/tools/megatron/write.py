@@ -18,6 +18,7 @@ from ...training.engines.megatron_lm.options import OPTIMIZERS, OPTIONS, option
 from ..reading.reading import Section
 from ..translation.arguments import tables
 from ..writing.launch import launch_words
+from ..writing.texts import option_lines
 from ..writing.written import Written
 from .arguments import TABLE, option_words
 from .translate import LOSSES, RENAMED, SAME
@@ -123,16 +124,9 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
     given = {name: value for name, value in args.items() if _differs(name, value)}
     launch = shlex.split(launch_words(resolved))
     launch = ["torchrun", "--nproc-per-node", "1"] if launch == ["python"] else launch
-    lines = [shlex.join([*launch, "pretrain_gpt.py"]), *_lines(list(option_words(given)))]
+    lines = [shlex.join([*launch, "pretrain_gpt.py"]), *option_lines(list(option_words(given)))]
     text = " \\\n  ".join(lines)
     return Written(text=f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{text}\n", notes=(NOTE,))
-
-
-def _lines(words: list[str]) -> list[str]:
-    """One line for each option with its values."""
-    starts = [place for place, word in enumerate(words) if word.startswith("--")]
-    ends = [*starts[1:], len(words)]
-    return [shlex.join(words[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def _problem(run: Run) -> str:
@@ -216,14 +210,11 @@ def _options(run: Run) -> Section:
     names = {name: name for name in SAME} | {arg: key for key, arg in RENAMED.items()}
     found = {arg: option(run, key) for arg, key in names.items() if key in OPTIONS}
     found["create_attention_mask_in_dataloader"] = False
-    found["attention_dropout"] = found["hidden_dropout"] = _dropout(run)
+    mixer: Any = run.arch.layers[-1].mixer
+    found["attention_dropout"] = found["hidden_dropout"] = float(mixer.dropout)
     wide = option(run, "accumulate_allreduce_grads_in_fp32")
     if wide is False and run.precision.startswith("bf16"):
         found["grad_reduce_in_bf16"] = True
     elif wide and not run.precision.startswith("bf16"):
         found["accumulate_allreduce_grads_in_fp32"] = True
     return found
-
-
-def _dropout(run: Run) -> float:
-    return float(getattr(run.arch.layers[-1].mixer, "dropout", 0.0))

@@ -108,12 +108,10 @@ class ScriptWorld(Expressions):
         for one in node.body:
             if isinstance(one, ast.AnnAssign | ast.Assign):
                 targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        value = self._default(one.value, inner)
-                        inner.put(target.id, value)
-                        made.fields[target.id] = value
-                        made.lines[target.id] = one.lineno
+                for name in [target.id for target in targets if isinstance(target, ast.Name)]:
+                    made.fields[name] = self._default(one.value, inner)
+                    made.lines[name] = one.lineno
+                    inner.put(name, made.fields[name])
             elif isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
                 self.found.functions.append(ScriptFunction(one, scope, made))
         scope.put(node.name, made)
@@ -142,8 +140,8 @@ class ScriptWorld(Expressions):
     def import_names(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         """Bind names of libraries, and of files beside the script."""
         if isinstance(node, ast.Import):
+            self.found.imports |= {one.name for one in node.names}
             for one in node.names:
-                self.found.imports.add(one.name)
                 name = one.asname or one.name.partition(".")[0]
                 scope.put(name, Imported(one.name if one.asname else name))
             return

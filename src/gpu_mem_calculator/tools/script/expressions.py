@@ -167,14 +167,12 @@ class Expressions(ABC):
         return item(value, key)
 
     def _text(self, node: ast.JoinedStr, scope: Scope) -> Any:
-        parts = []
+        text = ""
         for one in node.values:
-            inner = one.value if isinstance(one, ast.FormattedValue) else one
-            found = self.value(inner, scope)
+            found = self.value(one.value if isinstance(one, ast.FormattedValue) else one, scope)
             if not isinstance(found, str | int | float):
                 return UNKNOWN
-            parts.append(str(found))
-        text = "".join(parts)
+            text += str(found)
         return text if len(text) < LONGEST_TEXT else UNKNOWN
 
     def _comprehension(self, node: Any, scope: Scope) -> Any:

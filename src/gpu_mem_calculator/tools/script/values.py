@@ -67,12 +67,9 @@ class Scope(Struct, eq=False):
 
     def get(self, name: str) -> Any:
         """The value of a name; UNKNOWN where the text does not show it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        return UNKNOWN
+        if name in self.names or self.parent is None:
+            return self.names.get(name, UNKNOWN)
+        return self.parent.get(name)
 
     def put(self, name: str, value: Any) -> None:
         """Bind a name."""
@@ -117,13 +114,8 @@ class ScriptClass(Struct, eq=False):
     @property
     def roots(self) -> set[str]:
         """Last names of the imported classes that it extends."""
-        found: set[str] = set()
-        for one in self.bases:
-            if isinstance(one, ScriptClass):
-                found |= one.roots
-            elif isinstance(one, Imported):
-                found.add(one.last)
-        return found
+        own = {one.last for one in self.bases if isinstance(one, Imported)}
+        return own.union(*(one.roots for one in self.bases if isinstance(one, ScriptClass)))
 
 
 class Imported(Struct, frozen=True):

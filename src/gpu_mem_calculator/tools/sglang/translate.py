@@ -74,11 +74,10 @@ def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
         raise InputError(f"{written}={quoted(draft)} must be a model's name")
     if method == "nextn" and draft is not None:
         method = "eagle"
-    section: Section = {"speculative_method": method}
-    if draft is not None:
-        section["speculative_model"] = draft
     tokens = _tokens(reading, given)
-    return section | ({"num_speculative_tokens": tokens} if tokens else {})
+    section = {"speculative_model": draft, "num_speculative_tokens": tokens or None}
+    known = {key: value for key, value in section.items() if value is not None}
+    return {"speculative_method": method, **known}
 
 
 def _tokens(reading: Reading, given: Mapping[str, Any]) -> int | None:
@@ -104,11 +103,8 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     for name in FLAGS:
         if given.get(name):
             section[name] = truth(name, given[name])
-    section |= _dtypes(reading, given)
-    section |= _prefill(reading, given)
-    section |= _graphs(reading, given)
-    section |= _kernels(reading, given)
-    section |= _adapters(reading, given)
+    for part in (_dtypes, _prefill, _graphs, _kernels, _adapters):
+        section |= part(reading, given)
     section |= speculation(reading, given)
     section |= _experts(reading, given, section)
     if given.get("enable_hierarchical_cache"):

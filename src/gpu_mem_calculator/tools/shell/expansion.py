@@ -85,9 +85,7 @@ def _part(value: str, text: str) -> str | None:
         return None
     start = int(match[1])
     start = max(len(value) + start, 0) if start < 0 else start
-    if match[2] is None:
-        return value[start:]
-    length = int(match[2])
+    length = len(value) if match[2] is None else int(match[2])
     return value[start : length if length < 0 else start + length]
 
 
