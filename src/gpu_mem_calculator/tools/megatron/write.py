@@ -17,9 +17,8 @@ from ...runfile.text.errors import InputError
 from ...training.engines.megatron_lm.options import OPTIMIZERS, OPTIONS, option
 from ..reading.reading import Section
 from ..translation.arguments import tables
-from ..writing.launch import launch_words
 from ..writing.texts import option_lines
-from ..writing.written import Written
+from ..writing.written import Written, launch_words
 from .arguments import TABLE, option_words
 from .translate import LOSSES, RENAMED, SAME
 

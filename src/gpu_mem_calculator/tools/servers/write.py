@@ -20,9 +20,8 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import quoted
 from ...serving import server
 from ..translation.arguments import tables
-from ..writing.read_back import read_back
 from ..writing.texts import command_text
-from ..writing.unsaid import unsaid_sentences
+from ..writing.unsaid import read_back, unsaid_sentences
 from ..writing.written import Written
 
 OWN = ("engine_version", "engine_generation")  # of one server

@@ -11,10 +11,9 @@ from typing import Any
 
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
-from ..writing.launch import launch_words
 from ..writing.texts import command_text, json_text, option_words, yaml_text
 from ..writing.unsaid import unsaid_sentences
-from ..writing.written import Written
+from ..writing.written import Written, launch_words
 from .program import TRAINER, launch_arguments, program_run, program_sections
 
 WIDTH = 84

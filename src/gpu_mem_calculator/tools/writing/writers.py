@@ -18,10 +18,8 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, nearest
 from ..translation.arguments import argument_data
-from .launch import launch_words
-from .read_back import read_back
-from .unsaid import unsaid_sentences
-from .written import Written, comment_lines
+from .unsaid import read_back, unsaid_sentences
+from .written import Written, comment_lines, launch_words
 
 UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model"
 UNSAID = "Not as in the run, because {title} has no key for it:"
@@ -40,7 +38,7 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     - `start`: the command that uses it, with {file}, with {launch} for the launcher of all GPUs,
       and with {nodes} and {gpus} for DeepSpeed's; empty where the file is a command or a run file
     - `trains`, `serves`: whether training runs and servers can be written in it
-    - `read`: how its reader takes the text (read_back.py), to find what the text does not say;
+    - `read`: how its reader takes the text (unsaid.py), to find what the text does not say;
       empty where the writer itself knows
     - `comments`: whether it may have comments
     """
