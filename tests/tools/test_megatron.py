@@ -104,6 +104,10 @@ def test_arguments_are_keys(args: dict[str, Any], section: str, expected: dict[s
         ({"num_layers": 24}, "means model.num_layers=24, and the model section has 16"),
         ({"untie_embeddings_and_output_weights": True}, "tie_word_embeddings=false"),
         ({"optimizer": "muon"}, "is not modelled; use 'adam'"),
+        (
+            {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "triton"},
+            "cross_entropy_fusion_impl='triton' is not modelled; use 'native' or 'te'",
+        ),
         ({"tensor_model_parallel_size": 3}, "do not divide 8 GPUs"),
         ({"global_batch_size": 12}, "must be a multiple of"),
         ({"use_megatron_fsdp": True}, "FSDP is not modelled under Megatron-LM"),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.reading.command import Command
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.sglang import read as sglang
 from gpu_mem_calculator.tools.vllm import read as vllm
@@ -64,8 +65,9 @@ def test_any_words_are_an_answer_or_sentences(reader: Any, data: st.DataObject) 
     names = st.sampled_from(sorted(reader.ARGUMENTS)).map(lambda one: f"--{one}")
     words = data.draw(st.lists(st.one_of(names, VALUES), max_size=8))
     variables = data.draw(st.dictionaries(st.sampled_from(sorted(reader.VARIABLES)), VALUES))
+    command = Command(words=(), files=NamedFiles(None), environment=variables)
     with contextlib.suppress(InputError):
-        reading = reader.read_arguments(["m", *words], NamedFiles(None), variables)
+        reading = reader.read_arguments(["m", *words], command)
         assert reading.run["hardware"]["num_gpus"] >= 1
 
 

@@ -78,12 +78,9 @@ def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 def translation(program: Program, data: Mapping[str, Any]) -> Translation:
     """The translation of a program; `data` are the other sections of its run file."""
     hardware, model = data.get("hardware"), data.get("model")
-    count = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
-    setup = Setup(
-        num_gpus=count if isinstance(count, int) else 1,
-        has_model=bool(model),
-        model=lambda: _model_facts(model),
-    )
+    given = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
+    count = given if isinstance(given, int) else 1
+    setup = Setup(num_gpus=count, has_model=bool(model), model=lambda: _model_facts(model))
     return translate(program, setup)
 
 

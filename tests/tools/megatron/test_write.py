@@ -14,6 +14,7 @@ from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.tools import read_command
 from gpu_mem_calculator.tools.shell.read import main_command, read_script
+from gpu_mem_calculator.training.optimizers import OPTIMIZERS
 from tests.tools.writing.runs import LLAMA, Data, written
 
 PLAIN = {
@@ -138,3 +139,20 @@ def test_the_text() -> None:
     assert "torchrun --nproc-per-node 4 pretrain_gpt.py \\" in lines
     assert "  --disable-bias-linear \\" in lines
     assert "  --global-batch-size 4 \\" in lines
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_every_optimizer_is_written_or_refused(optimizer: str) -> None:
+    """The script's default stands for none: without a row in the engine's table it is refused."""
+    data = {
+        "model": {"config": LLAMA},
+        "training": {"batch_size": 1, "seq_len": 64, "optimizer": optimizer},
+        "engine": {"type": "megatron_lm"},
+        "hardware": {"num_gpus": 2},
+    }
+    try:
+        assert read_back(data)["program"]["args"].get("optimizer", "adam") in optimizer
+    except InputError as error:
+        names = f"{optimizer!r} is not one Megatron-LM has"
+        add = "add a row to OPTIMIZERS of training/engines/megatron_lm/options.py"
+        assert names in str(error), add

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gpu_mem_calculator import serving
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.conversion.source import read_source
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
-from gpu_mem_calculator.tools.servers.write import moved_to
+from gpu_mem_calculator.tools.servers.write import MEANINGS, moved_to
 from gpu_mem_calculator.tools.writing.unsaid import same_server
 from gpu_mem_calculator.tools.writing.writers import write_run
 
@@ -138,3 +139,12 @@ def test_a_limit_of_one_request_stays_one() -> None:
     assert "--max-total-tokens" not in made.text
     assert any("of the whole KV cache in SGLang" in one for one in made.unsaid)
     assert "of all slots together" in written("vllm", server("llamacpp", max_seq_len=8192)).text
+
+
+def test_a_key_that_differs_has_a_meaning_in_each_server_that_has_it() -> None:
+    """A server without a row has no meaning to compare."""
+    for key, meanings in MEANINGS.items():
+        servers = map(serving.server, serving.server_names())
+        names = {one.name for one in servers if key in one.options}
+        add = f"tools/servers/tables.toml: [write.{key}] needs a row for exactly {sorted(names)}"
+        assert set(meanings) == names, add

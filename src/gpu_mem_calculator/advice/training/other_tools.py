@@ -16,8 +16,8 @@ from ...estimates.verdict_words import total_bytes
 from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import parse_text
 from ...tools.read import read
+from ...tools.reading.named_files import NamedFiles
 from ...tools.reading.tools import read_data
-from ...tools.writing.read_back import WrittenFiles
 from ...tools.writing.writers import find_format, write_run
 
 TOOLS = ("trl", "llamafactory", "axolotl")  # those that train adapters from one file
@@ -54,7 +54,7 @@ def other_tools(estimate: Estimate) -> Iterator[OtherTool]:
 
 def _read_back(text: str, beside: Mapping[str, str]) -> dict[str, Any] | None:
     """The run that a written file means; None where the tool refuses it or it has limits."""
-    reading = read_data(parse_text(text, ".yaml", "the file"), WrittenFiles(None, beside))
+    reading = read_data(parse_text(text, ".yaml", "the file"), NamedFiles(None, beside))
     if reading is None or reading.problems or reading.limits:
         return None
     return reading.run

@@ -19,8 +19,7 @@ from ..reading.card import naming_card
 from ..reading.command import Command
 from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
-from ..reading.secrets import safe_reading
-from ..reading.tools import FORMATS, is_run_file, read_command, read_data
+from ..reading.tools import FORMATS, is_run_file, read_command, read_data, safe_reading
 from ..skypilot.launch import task_file
 
 SHELLS = ("bash", "sh", "zsh", "dash", "source", ".")

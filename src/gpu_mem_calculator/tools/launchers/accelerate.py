@@ -64,13 +64,8 @@ def with_accelerate(command: Command, options: LauncherOptions, file: Mapping[st
         num_gpus=_processes(merged, has_file=bool(file)),
         num_nodes=_count(merged, "num_machines") or 1,
         assumed=(*command.assumed, *(() if file else _no_file(options))),
-        devices=_devices(merged) or command.devices,
+        devices=tuple(re.findall(r"\d+", str(merged.get("gpu_ids", "")))) or command.devices,
     )
-
-
-def _devices(merged: Mapping[str, Any]) -> tuple[str, ...]:
-    """The GPUs of gpu_ids; none where it is `all`."""
-    return tuple(re.findall(r"\d+", str(merged.get("gpu_ids", ""))))
 
 
 def file_settings(data: Any, path: str) -> Section:
@@ -102,9 +97,10 @@ def file_settings(data: Any, path: str) -> Section:
 
 def merge(file: Mapping[str, Any], options: LauncherOptions) -> Section:
     """The settings of a file with options over them."""
-    merged: Section = {}
-    for key, value in file.items():
-        merged[key] = _prefixed(key, value) if isinstance(value, Mapping) else value
+    merged: Section = {
+        key: _prefixed(key, value) if isinstance(value, Mapping) else value
+        for key, value in file.items()
+    }
     kind = next((kind for name, kind in KINDS.items() if name in options.given), None)
     if kind is not None:
         merged["distributed_type"] = kind
@@ -145,8 +141,7 @@ def _processes(merged: Mapping[str, Any], *, has_file: bool) -> int | None:
 
 
 def _count(merged: Mapping[str, Any], name: str) -> int | None:
-    value = merged.get(name)
-    if value is None:
+    if (value := merged.get(name)) is None:
         return None
     if isinstance(value, bool) or not str(value).isdecimal() or not 0 < int(value) < 10**6:
         raise InputError(f"accelerate launch: {name}={quoted(value)} must be a count, 1 or more")
@@ -154,7 +149,6 @@ def _count(merged: Mapping[str, Any], name: str) -> int | None:
 
 
 def _no_file(options: LauncherOptions) -> tuple[str, ...]:
-    left_out = [name for name in ("mixed_precision", "num_processes") if name not in options.given]
-    if not left_out:
+    if {"mixed_precision", "num_processes"} <= options.given.keys():
         return ()
     return ("accelerate launch has no default_config.yaml, because no --config_file is named",)

@@ -6,9 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
+from ..reading.command import Command
 from ..translation.arguments import tables
 from .launcher_options import split_options
 
@@ -37,53 +38,37 @@ def image_version(image: str) -> str:
     return found[1] if found and entrypoint(image)[:1] == ("vllm",) else ""
 
 
-class Contained(Struct, frozen=True):
-    """What `docker run` starts.
-
-    - `words`: the command in the container; `variables`: those that it sets for it
-    - `version`: the release in the image's tag
-    - `num_gpus`: None for all; `devices`: their names, empty where all are meant
-    - `detached`: whether it runs in the background
-    """
-
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
-    version: str
-    num_gpus: int | None
-    devices: tuple[str, ...]
-    detached: bool
-
-
-def without_container(words: list[str]) -> Contained:
-    """The command that `docker run` starts, its variables and GPUs."""
-    after, name = words[1:], words[0].rpartition("/")[2]
-    syntax = "apptainer" if name in APPTAINER else "docker"
+def without_container(command: Command) -> Command:
+    """The command that `docker run` starts, with the variables, GPUs and release that it says."""
+    after, name = list(command.words[1:]), command.program
     starts = ("run", "exec") if name in APPTAINER else ("run",)
     if after[:1] == ["container"]:
         after = after[1:]
     if not after or after[0] not in starts:
-        raise InputError(f"{' '.join(words[:2])} starts no program that is read; use {name} run")
-    options = split_options(syntax, after[1:])
+        asked = " ".join(command.words[:2])
+        raise InputError(f"{asked} starts no program that is read; use {name} run")
+    options = split_options("apptainer" if name in APPTAINER else "docker", after[1:])
     if not options.rest:
         raise InputError(f"{name} run needs an image; name it behind the options")
     image, *rest = options.rest
-    asked = options.last("entrypoint")
-    front = shlex.split(asked) if asked else list(entrypoint(image))
+    asked = options.last("entrypoint") or ""
+    front = shlex.split(asked) or list(entrypoint(image))
     if front[:2] == ["vllm", "serve"] and rest[:2] == ["vllm", "serve"]:
         front = []
     if not [*front, *rest]:
-        raise InputError(
-            f"{name} run {image}: which program the image starts is not known; name it"
-        )
-    variables = dict(one.split("=", 1) for one in options.given.get("env", ()) if "=" in one)
+        why = "which program the image starts is not known; name it"
+        raise InputError(f"{name} run {image}: {why}")
     devices = gpu_names(options.last("gpus") or "")
-    return Contained(
+    return replace(
+        command,
         words=(*front, *rest),
-        variables=variables,
+        environment={**command.environment, **options.pairs("env")},
+        num_gpus=len(devices) or command.num_gpus,
+        launcher="",
         version=image_version(image),
-        num_gpus=len(devices) or None,
-        devices=devices,
+        devices=devices or command.devices,
         detached="detach" in options.given,
+        given_by=f"{name} --gpus" if devices else command.given_by,
     )
 
 

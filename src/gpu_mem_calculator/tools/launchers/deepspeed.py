@@ -19,22 +19,17 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def without_deepspeed(command: Command) -> Command:
     """The command that `deepspeed` starts, with the number of its GPUs and nodes."""
     options = split_options("deepspeed", command.words[1:])
-    hosts = _hosts(command, options)
+    hosts, include = _hosts(command, options), options.last("include") or ""
+    slots = include.partition(":")[2]  # which GPUs, where it names those of one host
     return replace(
         command,
         words=options.rest,
         module="module" in options.given,
         launcher="deepspeed",
         num_nodes=max(1, len(hosts)),
-        num_gpus=None if None in hosts.values() else sum(slots or 0 for slots in hosts.values()),
-        devices=_devices(options.last("include") or "") or command.devices,
+        num_gpus=None if None in hosts.values() else sum(one or 0 for one in hosts.values()),
+        devices=tuple(slots.split(",")) if slots and "@" not in include else command.devices,
     )
-
-
-def _devices(include: str) -> tuple[str, ...]:
-    """The GPUs of --include, where it names those of one host."""
-    _, _, slots = include.partition(":")
-    return tuple(slots.split(",")) if slots and "@" not in include else ()
 
 
 def _hosts(command: Command, options: LauncherOptions) -> dict[str, int | None]:

@@ -1,10 +1,6 @@
-"""Removes launchers from the front of a command, and keeps what they say.
-
-`ray job submit -- COMMAND`.
-
-torchrun, and torch.distributed's modules that do the same (torch 2.13.0 distributed/run.py).
-
-srun and mpirun: how many processes they start.
+"""Removes launchers from the front of a command, and keeps what they say: srun and mpirun, how many
+processes they start; `ray job submit -- COMMAND`; torchrun, and torch.distributed's modules that do
+the same (torch 2.13.0 distributed/run.py); and those of the files beside this one.
 """
 
 from __future__ import annotations
@@ -13,11 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
-from ..reading.card import NamedCard
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from . import accelerate, container, deepspeed
@@ -26,19 +20,16 @@ from .slurm_cards import slurm_card
 from .wrappers import without_wrappers
 
 MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+PROGRAMS = ("torchrun",)
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
+PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+MOST_LAUNCHERS = 20  # one behind another
 
 
-class Processes(Struct, frozen=True):
-    """Processes that a launcher starts, its nodes and their card; None where it does not say."""
-
-    count: int | None = None
-    nodes: int | None = None
-    card: NamedCard | None = None
-
-
-def srun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
-    """What srun says, variables that it sets, and the command that it starts."""
-    options = split_options("srun", words[1:])
+def without_srun(command: Command) -> Command:
+    """The command that srun starts, with its processes, nodes and card."""
+    options = split_options("srun", command.words[1:])
     nodes = options.number("nodes")
     each, gpus = options.number("ntasks_per_node"), _gpus(options)
     count = options.number("ntasks") or (each * nodes if each and nodes else None)
@@ -46,7 +37,22 @@ def srun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
         # one task for each node, which starts the others
         count = gpus * (nodes or 1)
     given = {f"--{name.replace('_', '-')}": values[-1] for name, values in options.given.items()}
-    return Processes(count, nodes, slurm_card(given)), {}, list(options.rest)
+    started = _started(command, options, count, nodes)
+    return replace(started, card=slurm_card(given) or command.card)
+
+
+def _started(
+    command: Command, options: LauncherOptions, count: int | None, nodes: int | None
+) -> Command:
+    """A command behind a launcher that says how many processes and nodes there are, or does not."""
+    return replace(
+        command,
+        words=options.rest,
+        num_gpus=count or command.num_gpus,
+        num_nodes=nodes or command.num_nodes,
+        launcher=command.program,
+        given_by=command.program if count else command.given_by,
+    )
 
 
 def _gpus(options: LauncherOptions) -> int | None:
@@ -56,25 +62,17 @@ def _gpus(options: LauncherOptions) -> int | None:
     return int(found[1]) if found else None
 
 
-def mpirun(words: list[str]) -> tuple[Processes, dict[str, str], list[str]]:
-    """The same of mpirun."""
-    options = split_options("mpirun", words[1:])
+def without_mpirun(command: Command) -> Command:
+    """The same of mpirun, with the variables that it sets."""
+    options = split_options("mpirun", command.words[1:])
     count = options.number("np", "n", "c")
-    hosts = [one for one in (options.last("host") or "").split(",") if one]
+    hosts = [one.partition(":") for one in (options.last("host") or "").split(",") if one]
     each = options.number("npernode", "ppn")
-    slots = [
-        int(slot) if slot.isdecimal() else 1 for _, _, slot in (h.partition(":") for h in hosts)
-    ]
-    count = count or (each * len(hosts) if each and hosts else sum(slots)) or None
-    nodes = len({one.partition(":")[0] for one in hosts}) or (
-        -(-count // each) if count and each else None
-    )
-    variables = dict(one.split("=", 1) for one in options.given.get("x", ()) if "=" in one)
-    return Processes(count, nodes), variables, list(options.rest)
-
-
-PROGRAMS = ("torchrun",)
-MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
+    slots = sum(int(slot) if slot.isdecimal() else 1 for _, _, slot in hosts)
+    count = count or (each * len(hosts) if each and hosts else slots) or None
+    nodes = len({name for name, _, _ in hosts}) or (-(-count // each) if count and each else None)
+    environment = {**command.environment, **options.pairs("x")}
+    return replace(_started(command, options, count, nodes), environment=environment)
 
 
 def without_torchrun(command: Command) -> Command:
@@ -94,20 +92,22 @@ def without_torchrun(command: Command) -> Command:
     )
 
 
-def without_ray(words: list[str]) -> list[str]:
-    """The command that Ray starts."""
-    if words[1:3] != ["job", "submit"]:
-        raise InputError(f"{' '.join(words[:3])} starts no program; only ray job submit is read")
-    return list(split_options("ray", words[3:]).rest)
+def without_ray(command: Command) -> Command:
+    """The command that `ray job submit` starts."""
+    if command.words[1:3] != ("job", "submit"):
+        asked = " ".join(command.words[:3])
+        raise InputError(f"{asked} starts no program; only ray job submit is read")
+    return replace(command, words=split_options("ray", command.words[3:]).rest, launcher="ray")
 
 
-PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-MOST_LAUNCHERS = 20  # one behind another
 LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Command], Command]], ...] = (
     (PROGRAMS, MODULES, without_torchrun),
     (accelerate.PROGRAMS, accelerate.MODULES, accelerate.without_accelerate),
     (deepspeed.PROGRAMS, deepspeed.MODULES, deepspeed.without_deepspeed),
+    (("srun",), (), without_srun),
+    (MPIRUN, (), without_mpirun),
+    (("ray",), (), without_ray),
+    (container.PROGRAMS, (), container.without_container),
 )
 
 
@@ -155,55 +155,12 @@ def _without_first(command: Command) -> Command:
             return replace(command, words=tuple(rest), environment=environment)
         if PYTHON.fullmatch(PurePath(command.program).name):
             return _without_python(command)
-        if command.program in ("srun", *MPIRUN, "ray", *container.PROGRAMS):
-            return _without_starter(command)
     for programs, modules, unwrap in LAUNCHERS:
         if command.words[0] in modules if command.module else command.program in programs:
-            return _with_counts(unwrap(command), command)
+            inner = unwrap(command)  # where it has no count, one in front of it may have it
+            counted = inner.num_gpus is not None
+            return inner if counted else replace(inner, num_gpus=command.num_gpus)
     return command
-
-
-def _with_counts(inner: Command, outer: Command) -> Command:
-    """The counts of a launcher; those of one in front of it where it has none."""
-    if inner.num_gpus is None:
-        return replace(inner, num_gpus=outer.num_gpus)
-    return inner
-
-
-def _without_starter(command: Command) -> Command:
-    """The command without srun, mpirun, ray or docker run."""
-    words = list(command.words)
-    if command.program == "ray":
-        return replace(command, words=tuple(without_ray(words)), launcher="ray")
-    if command.program in container.PROGRAMS:
-        return _without_container(command, words)
-    start = srun if command.program == "srun" else mpirun
-    processes, variables, rest = start(words)
-    return replace(
-        command,
-        words=tuple(rest),
-        environment={**command.environment, **variables},
-        num_gpus=processes.count or command.num_gpus,
-        num_nodes=processes.nodes or command.num_nodes,
-        launcher=command.program,
-        card=processes.card or command.card,
-        given_by=command.program if processes.count else command.given_by,
-    )
-
-
-def _without_container(command: Command, words: list[str]) -> Command:
-    found = container.without_container(words)
-    return replace(
-        command,
-        words=found.words,
-        environment={**command.environment, **found.variables},
-        num_gpus=found.num_gpus or command.num_gpus,
-        launcher="",
-        version=found.version,
-        devices=found.devices or command.devices,
-        detached=found.detached,
-        given_by=f"{command.program} --gpus" if found.devices else command.given_by,
-    )
 
 
 def _without_python(command: Command) -> Command:

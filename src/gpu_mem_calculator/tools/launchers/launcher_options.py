@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError, nearest
+from ..translation.arguments import argument_data
 
-TABLE = Path(__file__).with_name("options.toml")
+FOLDER = Path(__file__).parent
 
 
 class LauncherSyntax(Struct, frozen=True, kw_only=True):
@@ -52,12 +53,15 @@ class LauncherOptions(Struct, frozen=True):
         value = self.last(*names)
         return int(value) if value is not None and value.isdecimal() and len(value) < 9 else None
 
+    def pairs(self, name: str) -> dict[str, str]:
+        """The variables that an option sets each time, as NAME=VALUE."""
+        return dict(one.split("=", 1) for one in self.given.get(name, ()) if "=" in one)
+
 
 @cache
 def syntaxes() -> Mapping[str, LauncherSyntax]:
     """The syntax of each launcher, by its name in the table."""
-    data = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    return {name: LauncherSyntax(**row) for name, row in data.items()}
+    return msgspec.convert(argument_data("options", FOLDER), dict[str, LauncherSyntax])
 
 
 def split_options(launcher: str, words: Sequence[str]) -> LauncherOptions:
@@ -70,19 +74,13 @@ def split_options(launcher: str, words: Sequence[str]) -> LauncherOptions:
             break
         name, sign, value = _named(launcher, syntax, word)
         values = [value] if sign else []
-        count = _value_count(syntax, name)
+        count = 0 if name in syntax.flags else 2 if name in syntax.two else 1
         while len(values) < count:
             if not rest:
                 raise InputError(f"{launcher}: {word} needs a value")
             values.append(rest.pop(0))
         given.setdefault(name, []).append(" ".join(values) if count else value or "true")
     return LauncherOptions({name: tuple(values) for name, values in given.items()}, tuple(rest))
-
-
-def _value_count(syntax: LauncherSyntax, name: str) -> int:
-    if name in syntax.flags:
-        return 0
-    return 2 if name in syntax.two else 1
 
 
 def _named(launcher: str, syntax: LauncherSyntax, word: str) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ from ..reading.card import NamedCard, all_of, card_of, one_of
 
 # Options with [TYPE:]COUNT; TYPE alone is one.
 TYPED = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket")
+LISTED = ("--gres", "--gres-flags", "--tres-per-task")  # with gpu:TYPE:COUNT among others
 GRES = re.compile(r"\bgpu:([A-Za-z0-9][\w.+-]*?)(?::\d+)?(?:\(.*\))?(?=,|$)")
 TYPE = re.compile(r"([A-Za-z0-9][\w.+-]*?)(?::\d+)?")
 # A feature that says GB of one GPU: gpu80, 80gb, gpu_mem:80GB, vram-48.
@@ -25,13 +26,9 @@ def slurm_card(given: Mapping[str, str]) -> NamedCard | None:
     nothing else says the card.
     """
     said = [_typed(f"{name}={given[name]}", TYPE, given[name]) for name in TYPED if name in given]
-    said += [
-        _typed(f"{name}={given[name]}", GRES, given[name])
-        for name in ("--gres", "--gres-flags", "--tres-per-task")
-        if name in given
-    ]
-    constraint = _constraint(given.get("--constraint", ""))
-    found = all_of([one for one in (*said, constraint) if one is not None])
+    said += [_typed(f"{name}={given[name]}", GRES, given[name]) for name in LISTED if name in given]
+    said.append(_constraint(given.get("--constraint", "")))
+    found = all_of([one for one in said if one is not None])
     if found is not None and found.is_known:
         return found
     partition = given.get("--partition", "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ... import catalog
 from ...catalog.model_names import spelled
 from ...runfile.config import ModelConfig
@@ -12,39 +14,23 @@ from ...runfile.find_model.model_source import find_model
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.reading import Limit, Reading
+from ..translation.arguments import tables
 from .model_file import DEFAULT, FileName, known_type, read_file_name, read_model_name
 
-# Presets of llama-server, with what they set (common/arg.cpp): repository, file and numbers.
-FIM = {"ubatch-size": 1024, "batch-size": 1024}
-GPT_OSS = {"ubatch-size": 2048, "batch-size": 32768, "parallel": 2, "ctx-size": 262144}
-PRESETS: Mapping[str, tuple[str, Mapping[str, int]]] = {
-    "fim-qwen-1.5b-default": ("ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF", FIM),
-    "fim-qwen-3b-default": ("ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF", FIM),
-    "fim-qwen-7b-default": ("ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF", FIM),
-    "fim-qwen-7b-spec": ("ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF", FIM),
-    "fim-qwen-14b-spec": ("ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF", FIM),
-    "fim-qwen-30b-default": ("ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF", FIM),
-    "gpt-oss-20b-default": ("ggml-org/gpt-oss-20b-GGUF:mxfp4", GPT_OSS),
-    "gpt-oss-120b-default": ("ggml-org/gpt-oss-120b-GGUF:mxfp4", GPT_OSS),
-    "vision-gemma-4b-default": ("ggml-org/gemma-3-4b-it-qat-GGUF", {}),
-    "vision-gemma-12b-default": ("ggml-org/gemma-3-12b-it-qat-GGUF", {}),
-    "embd-gemma-default": (
-        "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF",
-        {"ubatch-size": 2048, "batch-size": 2048, "parallel": 32, "ctx-size": 65536},
-    ),
-}
+# Presets of llama-server, with the options that they set (common/arg.cpp).
+PRESETS: Mapping[str, Mapping[str, Any]] = tables(__file__)["presets"]
 DRAFTS = ("fim-qwen-7b-spec", "fim-qwen-14b-spec")
 MIX = "is a publisher's own mix of types; {} is estimated, and the header of the file says more"
 PROJECTOR = "the projector for images, which is loaded with the model, is not counted"
 ROUTER = "it names no model and would load those that are asked for; add -m FILE.gguf or -hf NAME"
+SIZES = ("image_size", "patch_size", "num_attention_heads")  # of a vision tower
 
 
 def with_presets(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options with those that a preset such as --gpt-oss-20b-default sets."""
     values = dict(given)
     for name in [one for one in PRESETS if values.pop(one, False)]:
-        repository, numbers = PRESETS[name]
-        values = {"hf-repo": repository, **numbers} | values
+        values = {**PRESETS[name]} | values
         if name in DRAFTS:
             why = "its draft model of 0.5B is not counted"
             reading.limits.append(Limit(key=f"--{name}", why=why, could="more"))
@@ -87,18 +73,15 @@ def _add_repository(reading: Reading, text: str, file: Any) -> None:
     whole = FileName(found.model, kind.quantization, kind.similar)
     if not whole.is_known and file:
         reading.run["model"] = {"name": f"{name}/{file}"}
-        return
-    if not whole.is_known:
-        whole = FileName(name, whole.quantization, whole.similar)
-    _add_named(reading, whole, f"-hf={text}")
+    else:
+        add_named(reading, whole if whole.is_known else replace(whole, model=name), f"-hf={text}")
 
 
 def add_named_file(reading: Reading, path: str, found: FileName, option: str) -> None:
     """A model by the name of a file that is not here."""
     if not found.model:
         raise InputError(f"{option} {path}: the file is not here, and its name says no model")
-    kind = found.quantization
-    if not kind:
+    if not found.quantization:
         why = f"the file is not here and its name says no quantization; {DEFAULT} is estimated"
         reading.limits.append(Limit(key=f"{option}={path}", why=why))
         found = FileName(found.model, DEFAULT)
@@ -106,11 +89,12 @@ def add_named_file(reading: Reading, path: str, found: FileName, option: str) ->
         said = f"{path} is {found.model} in {found.quantization}, by its name"
         reading.assumed.append(said)
     else:  # the sentence that refuses it has the whole path
-        found = FileName(path, found.quantization, found.similar)
-    _add_named(reading, found, f"{option}={path}")
+        found = replace(found, model=path)
+    add_named(reading, found, f"{option}={path}")
 
 
-def _add_named(reading: Reading, found: FileName, key: str) -> None:
+def add_named(reading: Reading, found: FileName, key: str) -> None:
+    """Add a model by its name, and the type of its weights."""
     reading.run["model"] = {"name": found.model}
     reading.run["inference"]["quantization"] = found.quantization.lower()
     if found.similar:
@@ -125,16 +109,12 @@ def add_projector(reading: Reading, given: Mapping[str, Any]) -> None:
             return
     if "mmproj-device" in given and given["mmproj-device"] in (None, "none"):
         return
+    model = str(reading.run["model"]["name"])
     named = next((one for one in ("mmproj", "mmproj-url") if one in given), None)
     if named is not None:
-        key = f"--{named}={given[named]}"
-        reading.limits.append(projector_limit(key, str(reading.run["model"]["name"])))
-    elif "hf-repo" in given and sees_images(str(reading.run["model"]["name"])):
-        key = f"-hf={given['hf-repo']}"
-        reading.limits.append(projector_limit(key, str(reading.run["model"]["name"])))
-
-
-SIZES = ("image_size", "patch_size", "num_attention_heads")  # of a vision tower
+        reading.limits.append(projector_limit(f"--{named}={given[named]}", model))
+    elif "hf-repo" in given and sees_images(model):
+        reading.limits.append(projector_limit(f"-hf={given['hf-repo']}", model))
 
 
 def projector_limit(key: str, name: str) -> Limit:

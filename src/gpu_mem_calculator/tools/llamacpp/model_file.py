@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...catalog.model_names import spelled
 from ...run.weights.gguf import file_type
@@ -51,7 +51,7 @@ def read_file_name(path: str) -> FileName:
             break
         above = read_model_name(folder)
         kind = found if found.quantization else above
-        found = FileName(above.model, kind.quantization, kind.similar)
+        found = replace(kind, model=above.model)
     return found
 
 
@@ -77,8 +77,3 @@ def known_type(text: str) -> str:
         if found is not None:
             return found
     return ""
-
-
-def last_part(name: str) -> str:
-    """The last part of a path, in any system's spelling."""
-    return PurePosixPath(name.replace("\\", "/")).name

@@ -16,7 +16,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
-from ..reading.reading import Limit, Reading, Section
+from ..reading.reading import Could, Limit, Reading, Section
 from ..translation.arguments import argument_data, argument_table, tables
 from .model import add_model, add_projector, with_presets
 
@@ -101,9 +101,9 @@ def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
     }
     if values.get("cpu-moe"):
         section["n_cpu_moe"] = ALL_LAYERS
-    for name, key in (("cache-type-k", "cache_type_k"), ("cache-type-v", "cache_type_v")):
+    for name in ("cache-type-k", "cache-type-v"):
         if name in values:
-            section[key] = str(values[name])
+            section[name.replace("-", "_")] = str(values[name])
     flash = str(values.get("flash-attn", "auto")).lower()
     if flash not in ("auto", "-1"):
         section["flash_attn"] = _switch("--flash-attn", flash)
@@ -111,19 +111,15 @@ def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
         section["no_kv_offload"] = True
     if values.get("swa-full"):
         section["swa_full"] = True
-    _add_slots(reading, values, section, server=reading.tool == SERVER)
-    _add_split(reading, values, section)
-    _add_layers(reading, values, section)
-    _add_placement(reading, values, section)
+    for add in (_add_slots, _add_split, _add_layers, _add_placement):
+        add(reading, values, section)
     _add_drafts(reading, values)
     return section
 
 
-def _add_slots(
-    reading: Reading, values: Mapping[str, Any], section: Section, *, server: bool
-) -> None:
+def _add_slots(reading: Reading, values: Mapping[str, Any], section: Section) -> None:
     """The slots of a server: four that share one cache where their number is not given."""
-    count = values.get("parallel", -1 if server else 1)
+    count = values.get("parallel", -1 if reading.tool == SERVER else 1)
     if not (isinstance(count, int) and (count > 0 or count == -1)):
         raise InputError(f"--parallel={quoted(count)} must be a whole number of 1 or more")
     if count > 0:
@@ -183,9 +179,9 @@ def _add_placement(reading: Reading, values: Mapping[str, Any], section: Section
         else:
             targets = {part.rpartition("=")[2] for part in str(pattern).split(",")}
             why = "tensors whose names match are placed elsewhere; they are estimated in place"
-            could = "less" if targets == {"CPU"} else "either"
-            limit = Limit(key=f"--override-tensor={pattern}", why=why, could=could)  # type: ignore[arg-type]
-            reading.limits.append(limit)
+            could: Could = "less" if targets == {"CPU"} else "either"
+            key = f"--override-tensor={pattern}"
+            reading.limits.append(Limit(key=key, why=why, could=could))
     if "device" in values and values["device"] in (None, "none"):
         section |= {"n_gpu_layers": 0, "no_kv_offload": True}
         why = "nothing runs on a GPU; buffers for products of the host's weights are estimated"

@@ -12,12 +12,10 @@ from msgspec import Struct
 from ...runfile.text.errors import InputError, quoted
 from ..launchers.container import entrypoint
 from ..reading.card import NamedCard
+from ..translation.arguments import tables
 
 # Resources that are GPUs, by the names that device plugins give them.
-GPU = re.compile(
-    r"nvidia\.com/(p?gpu(\.shared)?|mig-.*)|amd\.com/gpu|gpu\.intel\.com/(i915|xe)"
-    r"|habana\.ai/gaudi|google\.com/tpu"
-)
+GPU = re.compile("|".join(tables(__file__)["gpus"]))
 SHARED = "nvidia.com/gpu.shared"  # a share of a GPU in time: its memory is not divided
 # Images of other registries, by a part of their name, and the program that they start.
 COPIES = {"text-generation-inference": ("text-generation-launcher",)}
@@ -56,6 +54,25 @@ class Container(Struct, frozen=True, kw_only=True):
     def has_gpus(self) -> bool:
         """Whether it asks for GPUs."""
         return bool(self.given_by or self.devices)
+
+
+def inside(value: Any, *keys: str) -> Any:
+    """What objects in objects have under the keys; None where one of them is missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def section(value: Any, *keys: str) -> Mapping[str, Any]:
+    """The same where it is an object, else an empty one."""
+    found = inside(value, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
+def objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; none where it is no list."""
+    every = value if isinstance(value, list) else ()
+    return [one for one in every if isinstance(one, Mapping)]
 
 
 def text_list(value: Any, where: str) -> list[str]:
@@ -110,13 +127,9 @@ def referenced(word: str, environment: Mapping[str, str]) -> str:
 
 def gpus_of(resources: Any, where: str) -> tuple[int | None, str]:
     """The GPUs of a container's limits or requests, and the resource that they stand in."""
-    if not isinstance(resources, Mapping):
-        return None, ""
     for part in ("limits", "requests"):
-        section = resources.get(part)
-        if not isinstance(section, Mapping):
-            continue
-        counts = {str(name): one for name, one in section.items() if GPU.fullmatch(str(name))}
+        every = section(resources, part)
+        counts = {str(name): one for name, one in every.items() if GPU.fullmatch(str(name))}
         said = ", ".join(f"{name}: {one}" for name, one in counts.items())
         if any(map(is_open, counts.values())):
             return None, said
@@ -134,9 +147,7 @@ def is_shared(resources: Any) -> bool:
 
 def claims(resources: Any) -> tuple[str, ...]:
     """The devices of a Pod that a container claims by name (dynamic resource allocation)."""
-    found = resources.get("claims") if isinstance(resources, Mapping) else None
-    named = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-    return tuple(f"claim {one.get('name')}" for one in named)
+    return tuple(f"claim {one.get('name')}" for one in objects(inside(resources, "claims")))
 
 
 def is_open(value: Any) -> bool:

@@ -1,6 +1,5 @@
-"""The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService.
-
-The containers of a Pod: their words, variables and GPUs, and the card of its node.
+"""The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService; with
+their words, variables and GPUs, and the card of their node.
 """
 
 from __future__ import annotations
@@ -19,9 +18,12 @@ from .containers import (
     claims,
     container_words,
     gpus_of,
+    inside,
     is_open,
     is_shared,
+    objects,
     referenced,
+    section,
     split_words,
     text_list,
     variables,
@@ -30,10 +32,19 @@ from .containers import (
 from .node_cards import pod_card, resource_slice
 from .ray_serve import RAY_SERVICE, ray_containers
 
-
-def is_mapping(value: Any) -> bool:
-    """Whether a part of a manifest is an object."""
-    return isinstance(value, Mapping)
+TABLES = tables(__file__)
+WORKSPACE = "Workspace"  # of KAITO
+SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
+# Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
+# KServe python/huggingfaceserver/huggingfaceserver/__main__.py
+OWN_OPTIONS = tuple(TABLES["own_options"])
+MODEL_ID, REVISION = "model_id", "model_revision"
+# Variables that a LeaderWorkerSet sets in its leader.
+GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
+LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
+# parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
+SIZES: dict[str, str] = TABLES["sizes"]
+MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
 
 
 def in_pod(found: list[Container], pod: Mapping[str, Any], slot: str) -> Iterator[Container]:
@@ -52,8 +63,7 @@ def init_containers(
     name: str, pod: Mapping[str, Any], copies: int
 ) -> tuple[list[Container], list[Container]]:
     """The containers that end before the others start, and those that go on beside them."""
-    listed = pod.get("initContainers")
-    data = [one for one in listed if is_mapping(one)] if isinstance(listed, list) else []
+    data = objects(pod.get("initContainers"))
     found = [(pod_container(name, one, copies), one) for one in data]
     kept = [(one, data.get("restartPolicy") == "Always") for one, data in found if one.has_gpus]
     return [one for one, stays in kept if not stays], [one for one, stays in kept if stays]
@@ -81,13 +91,13 @@ def pod_container(
     command = text_list(data.get("command"), f"{where}: command")
     args = text_list(data.get("args"), f"{where}: args")
     image = str(data.get("image") or "")
-    known = [[referenced(word, environment) for word in words] for words in (command, args)]
+    command, args = ([referenced(word, environment) for word in words] for words in (command, args))
     resources = data.get("resources")
     gpus, given_by = gpus_of(resources, where)
     return Container(
         name=where,
         image=image,
-        words=container_words(image, known[0], known[1]),
+        words=container_words(image, command, args),
         environment=environment,
         num_gpus=gpus,
         given_by=given_by,
@@ -97,43 +107,26 @@ def pod_container(
     )
 
 
-TABLES = tables(__file__)
-WORKSPACE = "Workspace"  # of KAITO
-SERVED, SERVED_LLM = "InferenceService", "LLMInferenceService"  # of KServe
-# Options of KServe's huggingfaceserver itself; the others are those of vllm serve.
-# KServe python/huggingfaceserver/huggingfaceserver/__main__.py
-OWN_OPTIONS = tuple(TABLES["own_options"])
-MODEL_ID, REVISION = "model_id", "model_revision"
-# Variables that a LeaderWorkerSet sets in its leader.
-GROUP, GROUP_SIZE = "LeaderWorkerSet", "LWS_GROUP_SIZE"
-LEADER = {"LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "localhost"}
-# parallelism of an LLMInferenceService, and the options of vllm serve that it becomes.
-SIZES: dict[str, str] = TABLES["sizes"]
-MORE_ARGS = "VLLM_ADDITIONAL_ARGS"
-
-
 def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
     """The containers of one object; none where it starts nothing."""
     kind = str(document.get("kind"))
-    metadata = document.get("metadata")
-    name = f"{kind} {metadata.get('name', '')}".strip() if isinstance(metadata, Mapping) else kind
+    title = inside(document, "metadata", "name") or ""
+    name, spec = f"{kind} {title}".strip(), document.get("spec")
     if kind == "List":
-        items = document.get("items")
-        for item in items if isinstance(items, list) else ():
-            if isinstance(item, Mapping):
-                yield from object_containers(item)
-        return
-    spec = document.get("spec")
-    if kind == WORKSPACE:
+        for item in objects(document.get("items")):
+            yield from object_containers(item)
+    elif kind == WORKSPACE:
         yield from _workspace(name, document)
+    elif isinstance(spec, Mapping):
+        yield from _spec_containers(name, kind, spec)
+
+
+def _spec_containers(name: str, kind: str, spec: Mapping[str, Any]) -> Iterator[Container]:
+    """The containers of an object with a specification."""
+    served = list(ray_containers(name, spec)) if kind == RAY_SERVICE else []
+    if served:
+        yield from served
         return
-    if not isinstance(spec, Mapping):
-        return
-    if kind == RAY_SERVICE:
-        served = list(ray_containers(name, spec))
-        if served:
-            yield from served
-            return
     if kind == SERVED:
         yield from _served(name, spec)
     elif kind == SERVED_LLM:
@@ -146,7 +139,7 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
         more = {GROUP_SIZE: str(copies), **LEADER} if kind == GROUP else {}
         slot = f"{name} {number}" if number else name
         first, beside = init_containers(name, pod, copies)
-        found = [pod_container(name, one, copies, more) for one in containers if is_mapping(one)]
+        found = [pod_container(name, one, copies, more) for one in objects(containers)]
         for one in first:
             yield from in_pod([one], pod, f"{slot}, before {one.name}")
         yield from in_pod([*beside, *found], pod, slot)
@@ -154,14 +147,12 @@ def object_containers(document: Mapping[str, Any]) -> Iterator[Container]:
 
 def _workspace(name: str, document: Mapping[str, Any]) -> Iterator[Container]:
     """The containers of a KAITO workspace with a template; its machine type says the card."""
-    resource, inference = document.get("resource"), document.get("inference")
-    kind = resource.get("instanceType") if isinstance(resource, Mapping) else None
+    kind = inside(document, "resource", "instanceType")
     known = machine(str(kind)) if kind else None
     said = f"instanceType={kind}"
     card = NamedCard(name=known[0] if known else "", said=said) if kind else None
-    for pod in with_containers(inference):
-        data = pod["containers"] if isinstance(pod["containers"], list) else []
-        found = [pod_container(name, one, 1) for one in data if is_mapping(one)]
+    for pod in with_containers(document.get("inference")):
+        found = [pod_container(name, one, 1) for one in objects(pod["containers"])]
         for one in in_pod(found, pod, name):
             yield replace(one, card=one.card or card)
 
@@ -169,14 +160,13 @@ def _workspace(name: str, document: Mapping[str, Any]) -> Iterator[Container]:
 def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
     """The Pods that an object makes, and how many nodes each run of them has."""
     if kind == GROUP:
-        groups = spec.get("leaderWorkerTemplate")
-        groups = groups if isinstance(groups, Mapping) else {}
+        groups = section(spec, "leaderWorkerTemplate")
         size = whole_number(groups.get("size", 1), "leaderWorkerTemplate.size")
         template = groups.get("leaderTemplate") or groups.get("workerTemplate")
         yield from ((pod, size) for pod in with_containers(template))
         return
     if kind == "ModelServing":  # of kthena: the roles of a group of Pods
-        for role in _roles(spec):
+        for role in objects(inside(spec, "template", "roles")):
             nodes = 1 + whole_number(role.get("workerReplicas", 0), "workerReplicas")
             yield from ((pod, nodes) for pod in with_containers(role.get("entryTemplate")))
         return
@@ -191,24 +181,17 @@ def _pods(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
     yield from ((pod, 1) for pod in with_containers(spec))
 
 
-def _roles(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    template = spec.get("template")
-    roles = template.get("roles") if isinstance(template, Mapping) else None
-    return [one for one in roles if isinstance(one, Mapping)] if isinstance(roles, list) else []
-
-
 def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
     """The model server of KServe: huggingfaceserver runs vLLM with the same options."""
-    predictor = spec.get("predictor")
-    model = predictor.get("model") if isinstance(predictor, Mapping) else None
-    if not isinstance(predictor, Mapping) or not isinstance(model, Mapping):
+    predictor, model = section(spec, "predictor"), inside(spec, "predictor", "model")
+    if not isinstance(model, Mapping):
         return
     where = f"{name}: predictor.model"
     environment = variables(model.get("env"), f"{where}.env")
     args = [referenced(one, environment) for one in text_list(model.get("args"), f"{where}.args")]
     command = text_list(model.get("command"), f"{where}.command")
     form = model.get("modelFormat")
-    title = str(form.get("name") or "") if isinstance(form, Mapping) else str(form or "")
+    title = str((form.get("name") if isinstance(form, Mapping) else form) or "")
     worker = predictor.get("workerSpec")
     if command:
         words = container_words("", command, args)
@@ -233,10 +216,8 @@ def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
 
 def _nodes(worker: Any) -> int:
     """The nodes of a server with workers: one for each stage (KServe's workerSpec)."""
-    if not isinstance(worker, Mapping):
-        return 1
-    stages = whole_number(worker.get("pipelineParallelSize", 1), "workerSpec.pipelineParallelSize")
-    return max(stages, 1)
+    stages = section(worker).get("pipelineParallelSize", 1)
+    return max(whole_number(stages, "workerSpec.pipelineParallelSize"), 1)
 
 
 def _vllm_words(
@@ -260,35 +241,30 @@ def _vllm_words(
     if isinstance(address, str) and address and not model:
         model = address.removeprefix("hf://")
     for key, option in (("tensorParallelSize", "tensor"), ("pipelineParallelSize", "pipeline")):
-        if isinstance(worker, Mapping) and worker.get(key) is not None:
+        if inside(worker, key) is not None:
             rest.append(f"--{option}-parallel-size={worker[key]}")
     return ("vllm", "serve", *([model] if model else []), *rest)
 
 
 def _served_llm(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
     """The servers of an LLMInferenceService: KServe's own template starts vllm serve in them."""
-    model = spec.get("model")
-    for part, section in (("", spec), (", prefill", spec.get("prefill"))):
-        if not isinstance(section, Mapping):
-            continue
-        for pod in with_containers(section.get("template")):
-            for data in pod["containers"] if isinstance(pod["containers"], list) else ():
-                if isinstance(data, Mapping) and data.get("name") == "main":
-                    container = _llm_container(f"{name}{part}", data, model, section)
-                    yield from in_pod([container], pod, f"{name}{part}")
+    for part, own in ((name, spec), (f"{name}, prefill", section(spec, "prefill"))):
+        for pod in with_containers(own.get("template")):
+            for data in objects(pod["containers"]):
+                if data.get("name") == "main":
+                    sizes = section(own, "parallelism")
+                    container = _llm_container(part, data, section(spec, "model"), sizes)
+                    yield from in_pod([container], pod, part)
 
 
 def _llm_container(
-    name: str, data: Mapping[str, Any], model: Any, section: Mapping[str, Any]
+    name: str, data: Mapping[str, Any], model: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> Container:
     """The container `main`; without a command, vllm serve with the model and its parallel sizes."""
-    sizes = section.get("parallelism")
-    sizes = sizes if isinstance(sizes, Mapping) else {}
     container = pod_container(name, {**data, "image": ""}, 1)
     if not data.get("command"):
-        facts = model if isinstance(model, Mapping) else {}
-        address = str(facts.get("uri") or "")
-        named = address.removeprefix("hf://") if address.startswith("hf://") else facts.get("name")
+        address = str(model.get("uri") or "")
+        named = address.removeprefix("hf://") if address.startswith("hf://") else model.get("name")
         words = ["vllm", "serve", str(named or address)]
         words += [f"--{SIZES[key]}={sizes[key]}" for key in SIZES if sizes.get(key) is not None]
         words += ["--enable-expert-parallel"] if sizes.get("expert") is True else []

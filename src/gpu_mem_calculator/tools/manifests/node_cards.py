@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from ...catalog.machines import label_cards, labels, machine, memory_size
 from ..reading.card import NamedCard, all_of, one_of, slice_of
+from .containers import inside, objects, section
 
 SLICE = re.compile(r"(?:nvidia\.com/)?(?:mig-)?(\d+g\.\d+gb)(?:[.+]me)?(?:\.shared)?")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -22,15 +21,10 @@ EQUAL, MORE = ("In", "Exists", ""), ("Gt", "Gte")
 
 def pod_card(pod: Mapping[str, Any]) -> NamedCard | None:
     """The card of a Pod's node, with its slice where a label says it; None where nothing does."""
-    selector = pod.get("nodeSelector")
-    said = [
-        card
-        for key, value in (selector.items() if isinstance(selector, Mapping) else ())
-        if (card := _label(str(key), "", [str(value)]))
-    ]
-    affinity: Any = pod.get("affinity")
-    for key in ("nodeAffinity", REQUIRED, "nodeSelectorTerms"):
-        affinity = affinity.get(key) if isinstance(affinity, Mapping) else None
+    selector = section(pod, "nodeSelector")
+    labelled = (_label(str(key), "", [str(value)]) for key, value in selector.items())
+    said = [card for card in labelled if card]
+    affinity = inside(pod, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
     terms = [all_of(list(_term(one))) for one in affinity] if isinstance(affinity, list) else []
     known = [one for one in terms if one is not None]
     either = one_of(known) if known and len(known) == len(terms) else None
@@ -41,14 +35,12 @@ def pod_card(pod: Mapping[str, Any]) -> NamedCard | None:
 
 def _term(term: Any) -> Iterator[NamedCard]:
     """The cards of one term: each of its expressions has to hold."""
-    expressions = term.get("matchExpressions") if isinstance(term, Mapping) else None
-    for one in expressions if isinstance(expressions, list) else ():
-        if not isinstance(one, Mapping) or not isinstance(one.get("values"), list):
-            continue
-        values = [str(value) for value in one["values"]]
-        card = _label(str(one.get("key")), str(one.get("operator", "")), values)
-        if card:
-            yield card
+    for one in objects(inside(term, "matchExpressions")):
+        if isinstance(one.get("values"), list):
+            values = [str(value) for value in one["values"]]
+            card = _label(str(one.get("key")), str(one.get("operator", "")), values)
+            if card:
+                yield card
 
 
 def _label(key: str, operator: str, values: Sequence[str]) -> NamedCard | None:
@@ -59,16 +51,13 @@ def _label(key: str, operator: str, values: Sequence[str]) -> NamedCard | None:
         return _memory(operator, values, said)
     if operator not in EQUAL or not values:
         return None
-    found = [label_cards(key, value) for value in values]
-    if any(one is None for one in found):
-        return None
-    cards = [NamedCard(name=str(name), said=said) for name in found]
-    if row is not None and row["says"] == "machine":
-        types = [machine(value) for value in values]
-        cards = [
-            replace(card, gpus=one[1] if one else None)
-            for card, one in zip(cards, types, strict=True)
-        ]
+    cards = []
+    for value in values:
+        name = label_cards(key, value)
+        if name is None:
+            return None
+        known = machine(value) if row is not None and row["says"] == "machine" else None
+        cards.append(NamedCard(name=name, gpus=known[1] if known else None, said=said))
     return one_of(cards)
 
 
@@ -82,9 +71,9 @@ def _memory(operator: str, values: Sequence[str], said: str) -> NamedCard | None
     return NamedCard(memory_gb=found, at_least=more or len(sizes) > 1, said=said)
 
 
-def _slice_label(selector: Any) -> str:
+def _slice_label(selector: Mapping[str, Any]) -> str:
     """The MIG profile in a label of the selector; empty where there is none."""
-    for key, value in selector.items() if isinstance(selector, Mapping) else ():
+    for key, value in selector.items():
         row = labels().get(str(key))
         found = SLICE.fullmatch(str(value)) if row and row["says"] == "slice" else None
         if found:
@@ -95,8 +84,7 @@ def _slice_label(selector: Any) -> str:
 def resource_slice(resources: Any) -> str:
     """The MIG profile among a container's resources; empty where there is none."""
     for part in ("limits", "requests"):
-        section = resources.get(part) if isinstance(resources, Mapping) else None
-        for name in section if isinstance(section, Mapping) else ():
+        for name in section(resources, part):
             found = SLICE.fullmatch(str(name)) if "mig-" in str(name) else None
             if found:
                 return found[1]

@@ -1,10 +1,8 @@
 """Manifests: the commands in the containers of Kubernetes objects and compose files.
 
-A container is read where its command starts a tool that is known, or where it asks for GPUs.
-
-The containers in a compose file: its services.
-
-The Compose Specification: command, entrypoint, environment, deploy.resources and gpus.
+A container is read where its command starts a tool that is known, or where it asks for GPUs. Those
+of a compose file are its services (the Compose Specification: command, entrypoint, environment,
+deploy.resources and gpus).
 """
 
 from __future__ import annotations
@@ -23,12 +21,15 @@ from ..reading.card import NamedCard, all_of, naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Limit, Reading
-from ..reading.tools import UnknownToolError, command_format, read_command
+from ..reading.tools import UnknownToolError, command_format, read_alone
 from ..shell.read import main_commands, read_script
 from .containers import (
     Container,
     container_words,
+    inside,
     is_open,
+    objects,
+    section,
     shell_script,
     text_list,
     variables,
@@ -41,6 +42,11 @@ MOST_COPIES = 16
 # $$, ${NAME}, ${NAME:-default} and $NAME; what a file .env sets is not read.
 VARIABLE = re.compile(
     r"\$(?:(\$)|\{([A-Za-z_]\w*)(?::?(?:[?+][^{}]*|-([^{}]*)))?\}|([A-Za-z_]\w*))"
+)
+MOST_CONTAINERS, MOST_NOTES = 200, 5
+NOTHING = (
+    "the manifest is not read: no container in it starts a tool that is known, and none asks for"
+    " GPUs"
 )
 
 
@@ -58,7 +64,7 @@ def service_containers(document: Mapping[str, Any]) -> Iterator[Container]:
 
 
 def _profiles(service: Any) -> tuple[str, ...]:
-    found = service.get("profiles") if isinstance(service, Mapping) else None
+    found = inside(service, "profiles")
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
@@ -93,9 +99,7 @@ def _container(name: str, service: Mapping[str, Any], profiles: tuple[str, ...])
 
 def _placed(service: Mapping[str, Any]) -> NamedCard | None:
     """The card of deploy.placement.constraints: `node.labels.gpu == a100`."""
-    value: Any = service.get("deploy")
-    for key in ("placement", "constraints"):
-        value = value.get(key) if isinstance(value, Mapping) else None
+    value = inside(service, "deploy", "placement", "constraints")
     said = [str(one) for one in value] if isinstance(value, list) else []
     pairs = [(one, re.fullmatch(r"node\.labels\.(\S+?) *== *(\S+)", one)) for one in said]
     labelled = [(one, label_cards(found[1], found[2])) for one, found in pairs if found]
@@ -119,15 +123,11 @@ def _gpus(
     """Whether a service has GPUs, and which: those of deploy.resources.reservations.devices, of
     `gpus`, or of NVIDIA's runtime; none are named where it has all of them.
     """
-    value: Any = service.get("deploy")
-    for key in ("resources", "reservations", "devices"):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    short = service.get("gpus")
-    requests = [*(value if isinstance(value, list) else ()), *_short_form(short)]
+    value = inside(service, "deploy", "resources", "reservations", "devices")
+    short = service.get("gpus")  # `all`, or a list of requests
+    requests = [one for every in (value, short) if isinstance(every, list) for one in every]
     devices: list[str] = []
-    for request in requests:
-        if not isinstance(request, Mapping):
-            continue
+    for request in objects(requests):
         ids, count = request.get("device_ids"), request.get("count")
         if isinstance(ids, list):
             devices += [_filled(str(one)) for one in ids]
@@ -143,29 +143,13 @@ def _gpus(
     return bool(requests or short or runtime), tuple(devices)
 
 
-def _short_form(gpus: Any) -> list[Any]:
-    """`gpus: all`, or a list of requests."""
-    return gpus if isinstance(gpus, list) else []
-
-
-MOST_CONTAINERS, MOST_NOTES = 200, 5
-NOTHING = (
-    "the manifest is not read: no container in it starts a tool that is known, and none asks for"
-    " GPUs"
-)
-
-
 def is_manifest(data: Any) -> bool:
     """Whether data is a Kubernetes object or a compose file."""
     if not isinstance(data, Mapping):
         return False
     kubernetes = isinstance(data.get("apiVersion"), str) and isinstance(data.get("kind"), str)
-    services = data.get("services")
-    compose = isinstance(services, Mapping) and any(
-        isinstance(one, Mapping) and one.keys() & {"image", "build", "command"}
-        for one in services.values()
-    )
-    return kubernetes or compose
+    services = objects(list(section(data, "services").values()))
+    return kubernetes or any(one.keys() & {"image", "build", "command"} for one in services)
 
 
 def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
@@ -185,7 +169,7 @@ def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
             sentences = error.problems
         else:
             known = [one for one in commands if _is_known(one)]
-            taken = known or ([one for one in commands if _may_train(one, container)])
+            taken = known or [one for one in commands if _may_train(one, container)]
             found += [_with_gpus(one, container, alone=len(taken) == 1) for one in taken]
             sentences = [] if taken else [_unknown(commands[0], container)]
         if sentences and container.has_gpus:
@@ -196,10 +180,9 @@ def read_manifest(documents: Sequence[Any], files: NamedFiles) -> list[Command]:
             notes.append(f"{container.name} asks for no GPU")
     if not found:
         raise UnknownToolError(problems) if problems else InputError(NOTHING)
-    first = found[0]
-    assumed = (*first.assumed, *notes[:MOST_NOTES])
-    noted = replace(first, assumed=assumed, limits=(*first.limits, *limits))
-    return [noted, *found[1:]]
+    assumed = (*found[0].assumed, *notes[:MOST_NOTES])
+    found[0] = replace(found[0], assumed=assumed, limits=(*found[0].limits, *limits))
+    return found
 
 
 def _unknown(command: Command, container: Container) -> str:
@@ -267,8 +250,4 @@ def _may_train(command: Command, container: Container) -> bool:
 
 def read_data(data: Any, files: NamedFiles) -> Reading:
     """What a manifest with one command means."""
-    commands = read_manifest([data], files)
-    if len(commands) > 1:
-        names = ", ".join(one.name for one in commands)
-        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
-    return read_command(commands[0])
+    return read_alone(read_manifest([data], files))

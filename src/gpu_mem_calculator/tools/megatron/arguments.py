@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..reading.options import option_syntax
-from ..translation.arguments import FOLDER, ArgumentTable, argument_table
+from ..translation.arguments import FOLDER, ArgumentTable, argument_table, tables
 
 TOOL = "megatron"  # program.tool
 TITLE = "Megatron-LM pretrain_gpt.py"
@@ -19,19 +19,7 @@ OWN = option_syntax(PATH, FOLDER)
 SYNTAX = replace(OWN, flags=OWN.flags | option_syntax(MODELOPT, HERE).flags)
 # Lists that mostly have one value.
 SINGLE = ("moe_aux_loss_coeff", "moe_router_load_balancing_type", "cp_comm_type")
-# Arguments without a default that are numbers.
-NUMBERS: Mapping[str, type] = dict.fromkeys(
-    (
-        *("num_layers", "hidden_size", "num_attention_heads", "kv_channels", "ffn_hidden_size"),
-        *("vocab_size", "max_position_embeddings", "micro_batch_size", "global_batch_size"),
-        *("seq_length", "num_experts", "moe_ffn_hidden_size", "recompute_num_layers"),
-        *("moe_shared_expert_intermediate_size", "expert_tensor_parallel_size", "q_lora_rank"),
-        *("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"),
-        *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
-        *("microbatch_group_size_per_vp_stage", "moe_expert_capacity_factor"),
-    ),
-    int,
-)
+NUMBERS = frozenset(tables(__file__)["numbers"])  # arguments without a default that are numbers
 LISTS = ("moe_layer_freq", "recompute_modules", "pipeline_model_parallel_layout")
 
 

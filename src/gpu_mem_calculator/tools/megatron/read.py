@@ -1,9 +1,6 @@
 """Reads commands of Megatron-LM's pretrain_gpt.py (branch core_r0.19.0
-megatron/training/arguments.py), its YAML (--yaml-cfg), and its test configurations.
-
-Arguments in YAML, as --yaml-cfg reads them (megatron/training/yaml_arguments.py).
-
-The size of the vocabulary, which Megatron-LM takes from the tokenizer
+megatron/training/arguments.py), its YAML (--yaml-cfg, megatron/training/yaml_arguments.py), and its
+test configurations. The size of the vocabulary follows from the tokenizer
 (core/tokenizers/utils/build_tokenizer.py:140).
 """
 
@@ -25,15 +22,21 @@ from ..reading.reading import Limit, Reading, Section
 from ..translation.arguments import MEMORY, argument_values, tables
 from .arguments import LISTS, NUMBERS, SINGLE, SYNTAX, TABLE, TITLE, TOOL
 
-GPT2 = 50257  # openai-community/gpt2 vocab.json
-# Tokenizers without a file: TikTokenizer's default size is 2**17
-# (core/tokenizers/text/libraries/tiktoken_tokenizer.py DEFAULT_TIKTOKEN_MAX_VOCAB).
-TOKENIZER_SIZES: Mapping[str, int] = {
-    "GPT2BPETokenizer": GPT2,
-    "TikTokenizer": 2**17,
-    "Llama2Tokenizer": 32000,
-}
+TOKENIZER_SIZES: Mapping[str, int] = tables(__file__)["tokenizer_sizes"]
+GPT2 = TOKENIZER_SIZES["GPT2BPETokenizer"]  # openai-community/gpt2 vocab.json
 NAMED = ("HuggingFaceTokenizer", "SFTTokenizer", "MultimodalTokenizer")
+SECTIONS = ("language_model", "model_parallel")
+# Names of megatron-core's configurations, and of the arguments that mean the same.
+RENAMED: dict[str, str] = tables(__file__)["renamed"]
+GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
+GPT = "pretrain_gpt.py"
+ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration
+# Transformer Engine chooses among the kernels of attention that are on
+# (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend).
+KERNELS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+SIZES = tuple(tables(__file__)["sizes"])
+WORDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
 
 
 def add_vocabulary(reading: Reading, kept: Section, files: NamedFiles) -> None:
@@ -69,22 +72,13 @@ def _of_model(name: str) -> int | None:
         return None
 
 
-SECTIONS = ("language_model", "model_parallel")
-# Names of megatron-core's configurations, and of the arguments that mean the same.
-RENAMED: dict[str, str] = tables(__file__)["renamed"]
-GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
-
-
 def yaml_arguments(data: Any) -> Section:
     """The arguments of a file, those of its sections among them."""
     if not isinstance(data, Mapping):
         raise InputError(f"--yaml-cfg must be an object of arguments, not {quoted(data)}")
     flat: Section = {}
     for key, value in data.items():
-        if key in SECTIONS and isinstance(value, Mapping):
-            flat |= value
-        else:
-            flat[str(key)] = value
+        flat |= value if key in SECTIONS and isinstance(value, Mapping) else {str(key): value}
     given = {RENAMED.get(key, key): value for key, value in flat.items() if value is not None}
     return _with_activation(given)
 
@@ -102,16 +96,6 @@ def _with_activation(given: Section) -> Section:
     return given
 
 
-GPT = "pretrain_gpt.py"
-ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration
-# Transformer Engine chooses among the kernels of attention that are on
-# (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend).
-KERNELS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
-ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-SIZES = tuple(tables(__file__)["sizes"])
-WORDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
-
-
 def read_command(command: Command) -> Reading:
     """What a command of Megatron-LM means."""
     reading = _reading()
@@ -119,13 +103,11 @@ def read_command(command: Command) -> Reading:
     reading.problems += parsed.problems
     given = dict(parsed.values)
     for word in parsed.positional:
-        if not word.startswith("$"):
-            if parsed.problems:
-                continue  # the value of an option that is not known
+        if word.startswith("$"):
+            why = "the script does not say what it is; options in it are left out"
+            reading.limits.append(Limit(key=word, why=why))
+        elif not parsed.problems:  # else it is the value of an option that is not known
             reading.problems.append(f"{word!r} is not an option of {TITLE}; leave it out")
-            continue
-        why = "the script does not say what it is; options in it are left out"
-        reading.limits.append(Limit(key=word, why=why))
     if "yaml_cfg" in given:
         reading.keys["--yaml-cfg"] = "memory"
         data = command.files.data(str(given.pop("yaml_cfg")), "--yaml-cfg")
@@ -195,11 +177,8 @@ def _fill(
     add_vocabulary(reading, kept, files)
     args = {name: value for name, value in kept.items() if TABLE[name].effect == MEMORY}
     _group_experts(reading, args)
-    reading.run["program"] = {"tool": TOOL, "args": args}
-    if not reading.problems:
-        reading.run["hardware"] = {"num_gpus": num_gpus or _fewest(reading, args)}
-    else:
-        reading.run["hardware"] = {}
+    count = {} if reading.problems else {"num_gpus": num_gpus or _fewest(reading, args)}
+    reading.run |= {"program": {"tool": TOOL, "args": args}, "hardware": count}
 
 
 def _group_experts(reading: Reading, args: Section) -> None:
@@ -216,7 +195,7 @@ def _type_problems(given: Mapping[str, Any]) -> list[str]:
     problems = []
     for name, value in given.items():
         row = TABLE[name]
-        kind = NUMBERS.get(name, type(row.default))
+        kind = int if name in NUMBERS else type(row.default)
         if row.effect != MEMORY or kind not in WORDS or value is None:
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)

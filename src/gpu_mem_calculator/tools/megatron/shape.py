@@ -1,14 +1,11 @@
-"""The model that the arguments of pretrain_gpt.py describe, as keys of the model section.
+"""The model that the arguments of pretrain_gpt.py describe, as keys of the model section
+(Megatron-LM core_r0.19.0 megatron/training/arguments.py validate_args, argument_utils.py
+core_transformer_config_from_args).
 
-Megatron-LM core_r0.19.0 megatron/training/arguments.py validate_args, argument_utils.py
-core_transformer_config_from_args.
-
-Models that plain numbers cannot say, as a config.json: latent attention, norms of queries and
-keys, biases of qkv alone, dense layers before those with experts.
-
-Megatron-LM core_r0.19.0 core/transformer/multi_latent_attention.py (MLASelfAttention),
-core/transformer/attention.py (SelfAttention: q_layernorm, k_layernorm, add_qkv_bias),
-core/models/gpt/gpt_layer_specs.py:470 (moe_layer_freq).
+A model that plain numbers cannot say is a config.json: latent attention
+(core/transformer/multi_latent_attention.py MLASelfAttention), norms of queries and keys, biases of
+qkv alone (core/transformer/attention.py SelfAttention: q_layernorm, k_layernorm, add_qkv_bias),
+dense layers before those with experts (core/models/gpt/gpt_layer_specs.py:470 moe_layer_freq).
 """
 
 from __future__ import annotations
@@ -24,6 +21,16 @@ LATENT, PATTERN = "multi_latent_attention", "moe_layer_freq"
 NEEDS_CONFIG = (LATENT, "qk_layernorm", "add_qkv_bias")
 RANKS: dict[str, str] = tables(__file__)["ranks"]
 MOST_LAYERS = 10_000
+CONFIG: dict[str, str] = tables(__file__)["config"]  # keys of a config.json that plain numbers say
+# What a model with such a part has otherwise.
+USUAL: dict[str, Any] = tables(__file__)["usual"]
+Values = Mapping[str, Any]
+# Keys of the model section, and the arguments that decide them.
+NAMES: dict[str, str] = tables(__file__)["names"]
+ALSO = ("attention_dropout", "group_query_attention", "use_rotary_position_embeddings")
+NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
+NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none"}
 
 
 def needs_config(values: Values) -> bool:
@@ -34,15 +41,9 @@ def needs_config(values: Values) -> bool:
 def family_config(values: Values, plain: Section) -> Section:
     """The config.json of the model; `plain` are its plain numbers."""
     config: Section = {
-        "num_hidden_layers": values["num_layers"],
-        "hidden_size": values["hidden_size"],
-        "num_attention_heads": values["num_attention_heads"],
-        "num_key_value_heads": plain["num_key_value_heads"],
+        **{name: plain[key] for name, key in CONFIG.items()},
         "head_dim": values["kv_channels"] or values["hidden_size"] // values["num_attention_heads"],
-        "intermediate_size": plain["intermediate_size"],
-        "vocab_size": values["vocab_size"],
         "max_position_embeddings": values["max_position_embeddings"] or values["seq_length"],
-        "tie_word_embeddings": plain["tie_word_embeddings"],
         "attention_dropout": values["attention_dropout"],
     }
     if values["num_experts"]:
@@ -123,17 +124,14 @@ def config_problems(values: Values, plain: Section) -> Iterator[str]:
     what = f"program.args.{names[0]}"
     pattern = layer_pattern(values[PATTERN], values["num_layers"])
     if values["num_experts"] and pattern is not None and len(pattern) != values["num_layers"]:
-        yield f"{what}={values[PATTERN]!r} has {len(pattern)} layers; num_layers is " + (
-            f"{values['num_layers']}"
-        )
+        count = f"{len(pattern)} layers; num_layers is {values['num_layers']}"
+        yield f"{what}={values[PATTERN]!r} has {count}"
     elif values["num_experts"] and _first_dense(values) is None:
         yield (
             f"program.args.{PATTERN}={values[PATTERN]!r}: dense layers are modelled before those "
             "with experts only, such as ([0]*3+[1]*58)"
         )
-    usual = {"normalization": "rmsnorm", "gated_mlp": True, "position_embedding": "rope"}
-    usual |= {"bias": False}
-    other = [f"{key}={plain.get(key)!r}" for key, value in usual.items() if plain.get(key) != value]
+    other = [f"{key}={plain.get(key)!r}" for key, value in USUAL.items() if plain.get(key) != value]
     if other:
         yield (
             f"{what} is modelled with RMSNorm, SwiGLU, rotary positions and no biases, and "
@@ -141,24 +139,12 @@ def config_problems(values: Values, plain: Section) -> Iterator[str]:
         )
     if values["hidden_dropout"]:
         yield f"{what} is modelled without dropout; set hidden_dropout to 0"
-    shared, each = (
-        plain.get("shared_expert_intermediate_size"),
-        plain.get("expert_intermediate_size"),
-    )
+    shared, each = (plain.get(f"{kind}expert_intermediate_size") for kind in ("shared_", ""))
     if shared and each and shared % each:
         yield (
             f"program.args.moe_shared_expert_intermediate_size={shared} is not a multiple of "
             f"moe_ffn_hidden_size={each}, as it must be with {names[0]}"
         )
-
-
-Values = Mapping[str, Any]
-# Keys of the model section, and the arguments that decide them.
-NAMES: dict[str, str] = tables(__file__)["names"]
-ALSO = ("attention_dropout", "group_query_attention", "use_rotary_position_embeddings")
-NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
-NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
-POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none"}
 
 
 def whole_model(values: Values) -> Section:
@@ -178,10 +164,8 @@ def plain_numbers(values: Values) -> Section:
         for key in ("top_k", "expert_intermediate_size", "shared_expert_intermediate_size"):
             keys.pop(key)
     else:
-        keys["moe_enabled"] = True
-        keys["expert_intermediate_size"] = (
-            keys["expert_intermediate_size"] or keys["intermediate_size"]
-        )
+        width = keys["expert_intermediate_size"] or keys["intermediate_size"]
+        keys |= {"moe_enabled": True, "expert_intermediate_size": width}
     return {key: value for key, value in keys.items() if value is not None}
 
 
@@ -194,12 +178,9 @@ def given_shape(given: Values, values: Values) -> Section:
         value = _value(key, values) if asked else None
         if value is not None:
             found[key] = value
-    for key in ("bias", "dropout", "max_seq_len"):  # families have their own
-        found.pop(key, None)
-    if values["multi_latent_attention"]:
-        for key in ("num_key_value_heads", "head_dim"):
-            found.pop(key, None)
-    return found
+    left_out = {"bias", "dropout", "max_seq_len"}  # families have their own
+    left_out |= {"num_key_value_heads", "head_dim"} if values[LATENT] else set()
+    return {key: value for key, value in found.items() if key not in left_out}
 
 
 def _value(key: str, values: Values) -> Any:

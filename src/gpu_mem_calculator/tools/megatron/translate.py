@@ -19,13 +19,10 @@ TP, PP, CP = (f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_mod
 SAME = tuple(TABLES["same"])
 # Engine keys whose name differs from the argument's.
 RENAMED: dict[str, str] = TABLES["renamed"]
-EXPERTS = (
-    *("expert_tensor_parallel_size", "moe_token_dispatcher_type"),
-    *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
-)
+EXPERTS = tuple(TABLES["experts"])
 RECOMPUTE = ("recompute_method", "recompute_num_layers", "recompute_modules")
-OPTIMIZERS = ("adam", "sgd", "lion")
-LOSSES = {"native": "megatron_fused", "te": "te_fused"}
+OPTIMIZERS: dict[str, str] = TABLES["optimizers"]  # of a run file, by the script's names
+LOSSES: dict[str, str] = TABLES["losses"]  # the same, by cross_entropy_fusion_impl
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
@@ -42,7 +39,7 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     }
     _add_optimizer(values, result)
     if values["cross_entropy_loss_fusion"]:
-        result.training["loss"] = LOSSES.get(values["cross_entropy_fusion_impl"], "megatron_fused")
+        result.training["loss"] = _word("cross_entropy_fusion_impl", LOSSES, values, result)
     if values["bf16"] and values["fp16"]:
         result.problems.append("program.args: bf16 and fp16 are both there; leave one out")
     result.training |= _recompute(values)
@@ -83,9 +80,8 @@ def _add_model(program: Program, values: Values, setup: Setup, result: Translati
 
 def _add_engine_notes(values: Values, setup: Setup, result: Translation) -> None:
     """What is modelled of Transformer Engine in another way than the script's default."""
-    experts = (
-        values["num_experts"] if not setup.has_model else setup.model().shape.get("moe_enabled")
-    )
+    shape = setup.model().shape if setup.has_model else {"moe_enabled": values["num_experts"]}
+    experts = shape.get("moe_enabled")
     if experts and not values["moe_grouped_gemm"]:
         why = "experts one after the other are modelled with transformer_impl='local' only"
         result.problems.append(f"program.args.moe_grouped_gemm=false: {why}; set it to true")
@@ -102,12 +98,19 @@ def _precision(values: Values) -> str:
 
 
 def _add_optimizer(values: Values, result: Translation) -> None:
-    name = values["optimizer"]
-    if name not in OPTIMIZERS:
-        choice = " or ".join(map(repr, OPTIMIZERS))
-        result.problems.append(f"program.args.optimizer={name!r} is not modelled; use {choice}")
-    named = {"adam": "adamw", "sgd": "sgd_momentum" if values["sgd_momentum"] else "sgd"}
-    result.training["optimizer"] = named.get(name, name)  # Adam decouples the weight decay
+    name = _word("optimizer", OPTIMIZERS, values, result)  # Adam decouples the weight decay
+    momentum = name == OPTIMIZERS["sgd"] and values["sgd_momentum"]
+    result.training["optimizer"] = "sgd_momentum" if momentum else name
+
+
+def _word(argument: str, known: Mapping[str, str], values: Values, result: Translation) -> str:
+    """A word of a run file for one of the script's; another one is a problem."""
+    value = values[argument]
+    if value not in known:
+        choice = " or ".join(map(repr, known))
+        result.problems.append(f"program.args.{argument}={value!r} is not modelled; use {choice}")
+        return str(value)
+    return known[value]
 
 
 def _recompute(values: Values) -> Section:

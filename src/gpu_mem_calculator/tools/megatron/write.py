@@ -1,6 +1,5 @@
-"""Writes a run as a script that starts Megatron-LM's pretrain_gpt.py (branch core_r0.19.0).
-
-A model as the arguments of pretrain_gpt.py.
+"""Writes a run and its model as a script that starts Megatron-LM's pretrain_gpt.py (branch
+core_r0.19.0).
 """
 
 from __future__ import annotations
@@ -19,13 +18,18 @@ from ...runfile.text.errors import InputError
 from ...training.engines.megatron_lm.options import OPTIMIZERS, OPTIONS, option
 from ..reading.reading import Section
 from ..translation.arguments import tables
-from ..writing.launch import launch_words
-from ..writing.written import Written
+from ..writing.texts import option_lines
+from ..writing.written import Written, launch_words
 from .arguments import TABLE, option_words
 from .translate import LOSSES, RENAMED, SAME
 
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
+ENGINE = "megatron_lm"
+NOTE = "it trains on mock data; set --data-path, a tokenizer, --lr and --train-iters of your own"
+DATA: dict[str, Any] = tables(__file__)["data"]
+# Arguments that are written even with their default, since the script needs them.
+ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
 
 
 def model_arguments(run: Run) -> Section:
@@ -89,10 +93,7 @@ def _mlp(arch: Arch) -> Section:
     dense = next((block for block in blocks if isinstance(block, Mlp)), None)
     experts = next((block for block in blocks if isinstance(block, Moe)), None)
     shown: Any = dense or experts
-    found: Section = {
-        "ffn_hidden_size": int(shown.ffn),
-        "swiglu": bool(getattr(shown, "gated", True)),
-    }
+    found: Section = {"ffn_hidden_size": int(shown.ffn), "swiglu": bool(shown.gated)}
     if experts is None:
         return found
     first = sum(isinstance(block, Mlp) for block in blocks)
@@ -106,18 +107,10 @@ def _mlp(arch: Arch) -> Section:
     }
 
 
-ENGINE = "megatron_lm"
-NOTE = "it trains on mock data; set --data-path, a tokenizer, --lr and --train-iters of your own"
-DATA: dict[str, Any] = tables(__file__)["data"]
-# Arguments that are written even with their default, since the script needs them.
-ALWAYS = frozenset({"micro_batch_size", "global_batch_size", "seq_length"})
-
-
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the script."""
     run = resolved.run
-    problem = _problem(run)
-    if problem:
+    if problem := _problem(run):
         raise InputError(problem)
     args: Section = {
         **model_arguments(run),
@@ -131,16 +124,9 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
     given = {name: value for name, value in args.items() if _differs(name, value)}
     launch = shlex.split(launch_words(resolved))
     launch = ["torchrun", "--nproc-per-node", "1"] if launch == ["python"] else launch
-    lines = [shlex.join([*launch, "pretrain_gpt.py"]), *_lines(list(option_words(given)))]
+    lines = [shlex.join([*launch, "pretrain_gpt.py"]), *option_lines(list(option_words(given)))]
     text = " \\\n  ".join(lines)
     return Written(text=f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{text}\n", notes=(NOTE,))
-
-
-def _lines(words: list[str]) -> list[str]:
-    """One line for each option with its values."""
-    starts = [place for place, word in enumerate(words) if word.startswith("--")]
-    ends = [*starts[1:], len(words)]
-    return [shlex.join(words[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def _problem(run: Run) -> str:
@@ -169,30 +155,31 @@ def _batch(run: Run) -> Section:
 
 
 def _precision(run: Run) -> Section:
-    """Precision, optimizer and loss; an optimizer that the script does not have becomes Adam."""
-    optimizer = OPTIMIZERS.get(run.optimizer, {})
+    """Precision, optimizer and loss. Those that the script does not have are another engine's, and
+    such a run is refused when its text is read back (writing/unsaid.py).
+    """
     losses = {ours: word for word, ours in LOSSES.items()}
-    return {
+    found: Section = {
         "bf16": run.precision.startswith("bf16"),
         "fp16": run.precision.startswith("fp16"),
-        "optimizer": optimizer.get("optimizer", "adam"),
-        "sgd_momentum": optimizer.get("sgd_momentum", 0.9),
-        "cross_entropy_loss_fusion": run.loss in losses,
-        "cross_entropy_fusion_impl": losses.get(run.loss, "native"),
     }
+    if run.optimizer in OPTIMIZERS:
+        row = OPTIMIZERS[run.optimizer]
+        found |= {name: row[name] for name in ("optimizer", "sgd_momentum") if name in row}
+    if run.loss in losses:
+        found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": losses[run.loss]}
+    return found
 
 
 def _parallelism(run: Run) -> Section:
-    mesh = run.mesh
+    mesh, chunks = run.mesh, int(run.virtual_stages)
     return {
         "tensor_model_parallel_size": int(mesh.tp),
         "pipeline_model_parallel_size": int(mesh.pp),
         "context_parallel_size": int(mesh.cp),
         "expert_model_parallel_size": int(mesh.ep),
         "sequence_parallel": bool(run.sequence_parallel),
-        "num_virtual_stages_per_pipeline_rank": int(run.virtual_stages)
-        if run.virtual_stages > 1
-        else None,
+        "num_virtual_stages_per_pipeline_rank": chunks if chunks > 1 else None,
     }
 
 
@@ -223,14 +210,11 @@ def _options(run: Run) -> Section:
     names = {name: name for name in SAME} | {arg: key for key, arg in RENAMED.items()}
     found = {arg: option(run, key) for arg, key in names.items() if key in OPTIONS}
     found["create_attention_mask_in_dataloader"] = False
-    found["attention_dropout"] = found["hidden_dropout"] = _dropout(run)
+    mixer: Any = run.arch.layers[-1].mixer
+    found["attention_dropout"] = found["hidden_dropout"] = float(mixer.dropout)
     wide = option(run, "accumulate_allreduce_grads_in_fp32")
     if wide is False and run.precision.startswith("bf16"):
         found["grad_reduce_in_bf16"] = True
     elif wide and not run.precision.startswith("bf16"):
         found["accumulate_allreduce_grads_in_fp32"] = True
     return found
-
-
-def _dropout(run: Run) -> float:
-    return float(getattr(run.arch.layers[-1].mixer, "dropout", 0.0))

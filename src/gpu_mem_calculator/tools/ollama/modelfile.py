@@ -10,11 +10,9 @@ import re
 from msgspec import Struct, field
 
 from ...runfile.text.errors import InputError, nearest
+from ..translation.arguments import tables
 
-INSTRUCTIONS = (
-    *("from", "license", "template", "system", "adapter", "draft", "renderer", "parser"),
-    *("parameter", "message", "requires"),
-)
+INSTRUCTIONS = tuple(tables(__file__)["instructions"])
 LINE = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+(.*)", re.DOTALL)
 QUOTES = '"""'
 MOST_LINES = 20_000
@@ -49,11 +47,9 @@ def parse_modelfile(text: str, where: str = "Modelfile") -> Modelfile:
     lines = text.splitlines()
     if len(lines) > MOST_LINES:
         raise InputError(f"{where}: it has more than {MOST_LINES:,} lines")
-    result, index = Modelfile(), 0
-    while index < len(lines):
-        line = lines[index]
-        index += 1
-        if not line.strip() or line.lstrip().startswith("#"):
+    result, after = Modelfile(), 0
+    for index, line in enumerate(lines, 1):
+        if index <= after or not line.strip() or line.lstrip().startswith("#"):
             continue
         match = LINE.fullmatch(line)
         name = match[1].lower() if match else line.strip().split()[0]
@@ -63,7 +59,7 @@ def parse_modelfile(text: str, where: str = "Modelfile") -> Modelfile:
         value = match[2].strip()
         first = value.find(QUOTES)
         if first >= 0 and QUOTES not in value[first + 3 :]:
-            index = _end_of_quote(lines, index, where)
+            after = _end_of_quote(lines, index, where)
             value = value[first + 3 :]
         _add(result, name, value, where)
     if not result.base:

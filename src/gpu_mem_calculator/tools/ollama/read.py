@@ -1,24 +1,23 @@
-"""Commands of Ollama and Modelfiles: the llama-server that Ollama starts for a model.
+"""Commands of Ollama and Modelfiles: the llama-server that Ollama starts for a model (Ollama
+fb30760 llm/llama_server.go startLlamaServer, server/sched.go and server/routes.go).
 
-Ollama fb30760 llm/llama_server.go startLlamaServer, server/sched.go and server/routes.go.
-
-Names of models in Ollama: `llama3.1:8b-instruct-q4_K_M`, `hf.co/OWNER/MODEL:TYPE`, a path.
+A model is named as in `llama3.1:8b-instruct-q4_K_M` or `hf.co/OWNER/MODEL:TYPE`, or by a path.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ... import catalog
 from ...catalog.model_names import spelled
 from ...ledger.frameworks import OLLAMA
 from ...ledger.units import GIB
 from ...runfile.text.errors import InputError, nearest
-from ..llamacpp.model import MIX, projector_limit, sees_images
+from ..llamacpp.model import add_named, projector_limit, sees_images
 from ..llamacpp.model_file import DEFAULT, FileName, read_file_name, read_model_name
 from ..reading.command import Command
 from ..reading.keys import sort_keys
@@ -26,15 +25,24 @@ from ..reading.named_files import NamedFiles
 from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Limit, Reading, Section
-from ..translation.arguments import argument_table
+from ..translation.arguments import argument_data, argument_table, tables
 from .modelfile import Modelfile, parse_modelfile
 
+FOLDER = Path(__file__).parent
 HUBS = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")
-
-
-@cache
-def _library() -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "library.toml").read_text(encoding="utf-8"))
+BUILD = "b10488"  # LLAMA_CPP_VERSION
+LENGTH = "OLLAMA_CONTEXT_LENGTH"
+VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
+# Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
+CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
+# Tokens above which a batch is the default (server/sched.go generationBatchForContext).
+BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
+# Families that serve one request at a time (server/sched.go load), as transformers names them.
+ONE_AT_A_TIME = tuple(tables(__file__)["one_at_a_time"])
+WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
+FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
+SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
+ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
 
 
 def read_name(text: str) -> FileName:
@@ -45,7 +53,7 @@ def read_name(text: str) -> FileName:
     name, _, tag = text.rpartition("/")[2].partition(":")
     if tag == "cloud" or tag.endswith("-cloud"):
         raise InputError(f"{text} runs in Ollama's cloud, and nothing is loaded here")
-    library, key = _library(), name.lower()
+    library, key = argument_data("library", FOLDER), name.lower()
     size = library["latest"].get(key, "") if tag in ("", "latest") else tag
     found = read_model_name(f"{name}-{size}" if size else name)
     model = library["models"].get(found.model.lower(), found.model)
@@ -59,25 +67,7 @@ def _of_hub(text: str) -> FileName:
     found = read_model_name(repository.rpartition("/")[2])
     kind = read_model_name(f"x-{tag}") if tag and tag != "latest" else found
     whole = FileName(found.model, kind.quantization or DEFAULT, kind.similar)
-    return whole if whole.is_known else FileName(repository, whole.quantization, whole.similar)
-
-
-FOLDER = Path(__file__).parent
-BUILD = "b10488"  # LLAMA_CPP_VERSION
-VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
-# Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
-CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
-# Tokens above which a batch is the default (server/sched.go generationBatchForContext).
-BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
-# Families that serve one request at a time (server/sched.go load), as transformers names them.
-ONE_AT_A_TIME = (
-    *("mllama", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next"),
-    *("lfm2", "lfm2_moe", "nemotron_h"),
-)
-WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
-FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
-SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
-ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
+    return whole if whole.is_known else replace(whole, model=repository)
 
 
 def read_command(command: Command) -> Reading:
@@ -140,7 +130,7 @@ def _variables(reading: Reading, environment: Mapping[str, str]) -> dict[str, An
 
 def _add_model(reading: Reading, file: Modelfile, command: Command, quantize: str) -> None:
     """The model of FROM: a file, a folder, or a name."""
-    base, kind = file.base, "-q" if quantize else ""
+    base = file.base
     is_path = base.startswith((".", "/", "~")) or base.lower().endswith(".gguf")
     if is_path and command.files.exists(base) and base.endswith(".gguf"):
         reading.run["model"] = {"name": str(command.files.path(base, "FROM"))}
@@ -152,14 +142,10 @@ def _add_model(reading: Reading, file: Modelfile, command: Command, quantize: st
         found = FileName(found.model, quantize)
     elif not found.quantization:
         found = FileName(found.model, "F16")  # a checkpoint is converted to F16 (server/create.go)
-    reading.run["model"] = {"name": found.model}
-    reading.run["inference"]["quantization"] = found.quantization.lower()
-    if not kind:
+    if not quantize:
         said = f"{base} is {found.model} in {found.quantization}, by its name"
         reading.assumed.append(said)
-    if found.similar:
-        why = f"{found.similar} {MIX.format(found.quantization)}"
-        reading.limits.append(Limit(key=f"FROM={base}", why=why))
+    add_named(reading, found, f"FROM={base}")
 
 
 def _add_parts(reading: Reading, file: Modelfile) -> None:
@@ -170,10 +156,10 @@ def _add_parts(reading: Reading, file: Modelfile) -> None:
     for path in file.drafts:
         why = "a draft model's weights and cache are not counted"
         reading.limits.append(Limit(key=f"DRAFT={path}", why=why, could="more"))
-    images = sees_images(str(reading.run["model"]["name"]))
-    if file.more_bases or images:
-        named = file.more_bases[0] if file.more_bases else file.base
-        reading.limits.append(projector_limit(f"FROM={named}", str(reading.run["model"]["name"])))
+    model = str(reading.run["model"]["name"])
+    if file.more_bases or sees_images(model):
+        named = [*file.more_bases, file.base][0]
+        reading.limits.append(projector_limit(f"FROM={named}", model))
 
 
 def _server(
@@ -187,10 +173,9 @@ def _server(
     context = _context(reading, parameters, variables, command)
     trained = (config.get("text_config") or config).get("max_position_embeddings")
     context = min(context, trained) if isinstance(trained, int) else context
+    batch = _batch(reading, parameters, variables, context * slots)
     section: Section = {"max_seq_len": context * slots, "n_parallel": slots}
-    section["n_batch"] = section["n_ubatch"] = _batch(
-        reading, parameters, variables, context * slots
-    )
+    section |= {"n_batch": batch, "n_ubatch": batch}
     kind = str(variables.get("OLLAMA_KV_CACHE_TYPE") or "").lower()
     if kind:
         section |= {"cache_type_k": kind, "cache_type_v": kind}
@@ -212,21 +197,19 @@ def _context(
     reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], command: Command
 ) -> int:
     """The context of a request: as given, else by the memory of all GPUs."""
-    for key, value in (
-        ("PARAMETER num_ctx", parameters.get("num_ctx")),
-        ("OLLAMA_CONTEXT_LENGTH", variables.get("OLLAMA_CONTEXT_LENGTH")),
-    ):
-        if value:
-            return max(whole_value(key, value), 4)
+    if parameters.get("num_ctx"):
+        return max(whole_value("PARAMETER num_ctx", parameters["num_ctx"]), 4)
+    if variables.get(LENGTH):
+        return max(whole_value(LENGTH, variables[LENGTH]), 4)
     if command.gpu_bytes is None:
         reading.assumed.append("a context of 4,096, as on GPUs of less than 23 GiB in all")
         why = "the default is 32,768 from 23 GiB on and 262,144 from 47 GiB on; 4,096 is estimated"
-        reading.limits.append(Limit(key="OLLAMA_CONTEXT_LENGTH", why=why, could="more"))
+        reading.limits.append(Limit(key=LENGTH, why=why, could="more"))
         return CONTEXTS[-1][1]
     total = command.gpu_bytes * (command.num_gpus or 1)
     context = next(tokens for least, tokens in CONTEXTS if total >= least)
     said = f"a context of {context:,} or the model's, by the memory of the GPUs"
-    reading.assumed.append(f"{said} (OLLAMA_CONTEXT_LENGTH)")
+    reading.assumed.append(f"{said} ({LENGTH})")
     return context
 
 

@@ -94,13 +94,10 @@ def one_of(cards: Sequence[NamedCard]) -> NamedCard | None:
     if len(cards) < 2:
         return cards[0] if cards else None
     names = dict.fromkeys(part for card in cards for part in card.name.split("|"))
-    known = all(card.name for card in cards)
-    counts = {card.gpus for card in cards}
-    return NamedCard(
-        name="|".join(names) if known else "",
-        gpus=counts.pop() if len(counts) == 1 else None,
-        said=" or ".join(dict.fromkeys(card.said for card in cards)),
-    )
+    name = "|".join(names) if all(card.name for card in cards) else ""
+    gpus = cards[0].gpus if len({card.gpus for card in cards}) == 1 else None
+    said = " or ".join(dict.fromkeys(card.said for card in cards))
+    return NamedCard(name=name, gpus=gpus, said=said)
 
 
 def all_of(cards: Sequence[NamedCard]) -> NamedCard | None:
@@ -127,7 +124,5 @@ def _has(card: NamedCard, row: Row) -> bool:
     """Whether a card of the catalogue is one that is meant."""
     if card.name:
         return row in meant(card.name)
-    size = card.memory_gb
-    if size is None:
-        return True
-    return bool(row["memory_gb"] >= size if card.at_least else row["memory_gb"] == size)
+    size, own = card.memory_gb, row["memory_gb"]
+    return size is None or bool(own >= size if card.at_least else own == size)

@@ -39,9 +39,8 @@ class NamedFiles(Struct, frozen=True):
 
     def exists(self, name: str) -> bool:
         """Whether a file of this name can be read."""
-        if os.path.normpath(name) in self.written:
-            return True
-        return self.folder is not None and _is_file(self.path(name, ""))
+        there = os.path.normpath(name) in self.written
+        return there or (self.folder is not None and _is_file(self.path(name, "")))
 
     def text(self, name: str, option: str = "") -> str:
         """The text of a file, without what has the form of a secret."""

@@ -97,20 +97,19 @@ def _normal(word: str, syntax: OptionSyntax) -> str:
 
 
 def _add(parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax) -> None:
-    settings: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
-    option = f"--{name.replace('-', '_')}"
+    own: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+    written = name.replace("-", "_")
     if name in syntax.flags or name in syntax.switches:
-        off = f"--no_{name.replace('-', '_')}"
-        parser.add_argument(off, dest=name, action="store_false", default=argparse.SUPPRESS)
+        parser.add_argument(f"--no_{written}", action="store_false", **own)
     if name in syntax.flags:
-        parser.add_argument(option, action="store_true", **settings)
+        own |= {"action": "store_true"}
     elif name in syntax.switches:
-        parser.add_argument(option, nargs="?", const=True, **settings)
+        own |= {"nargs": "?", "const": True}
     elif name in syntax.lists:
-        parser.add_argument(option, nargs="*", **settings)
-    else:
-        action = "append" if name in syntax.repeated else "store"
-        parser.add_argument(option, action=action, **settings)
+        own |= {"nargs": "*"}
+    elif name in syntax.repeated:
+        own |= {"action": "append"}
+    parser.add_argument(f"--{written}", **own)
 
 
 def parsed_value(text: Any) -> Any:

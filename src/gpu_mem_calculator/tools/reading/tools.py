@@ -1,9 +1,11 @@
-"""The tools whose commands and files are read: how each is recognised, and its reader."""
+"""The tools whose commands and files are read: how each is recognised, and its reader, which gets
+and gives no secrets.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger import frameworks
+from ...ledger.secrets import REASON, hidden, hidden_words, hide, without_secrets
 from ...runfile.file_kinds import is_model_config
 from ...runfile.sections import SECTIONS
 from ...runfile.text.errors import InputError
@@ -21,7 +24,13 @@ from ..translation.arguments import argument_data
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
-from .secrets import safe_command, safe_reading
+
+MOST_GPUS = 16  # of a machine
+DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
+CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
+OBJECT = re.compile(r"=['\"]?[\[{]*\{.*", re.DOTALL)  # the JSON that an option has as its value
+# Keys of tools' files that may have a model_type, too.
+NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 
 
 class UnknownToolError(InputError):
@@ -53,11 +62,6 @@ def _format(folder: str, row: Mapping[str, Any]) -> Format:
     return msgspec.convert({**row, "folder": folder, "version": " and ".join(read)}, Format)
 
 
-MOST_GPUS = 16  # of a machine
-DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
-CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
-# Keys of tools' files that may have a model_type, too.
-NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
 # One row for each tool, in the order in which they are tried.
 FORMATS: Mapping[str, Format] = {
     name: _format(name, row) for name, row in argument_data("tools", Path(__file__).parent).items()
@@ -120,8 +124,7 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
     found = file_format(data)
     if found is None:
         return None
-    result: Reading = _reader(found).read_data(data, files)
-    return safe_reading(result)
+    return safe_reading(_reader(found).read_data(data, files))
 
 
 def file_format(data: Any) -> Format | None:
@@ -145,10 +148,44 @@ def _starts(tool: Format, command: Command) -> bool:
         return any(re.fullmatch(one, command.words[0]) for one in tool.modules)
     words = [command.program, *command.words[1:2]]
     path = command.words[0].replace("\\", "/")
-    if any(re.fullmatch(one, path) for one in tool.paths):
-        return True
-    return any(re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs)
+    return any(re.fullmatch(one, path) for one in tool.paths) or any(
+        re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs
+    )
 
 
 def _reader(tool: Format) -> Any:
     return import_module(f"..{tool.folder}.read", __package__)
+
+
+def safe_command(command: Command) -> Command:
+    """The command with the secrets in its words and variables replaced."""
+    environment = hidden(dict(command.environment))
+    return replace(command, words=tuple(hidden_words(command.words)), environment=environment)
+
+
+def safe_reading(reading: Reading) -> Reading:
+    """The reading without secrets: their keys are free, and what they were is said nowhere.
+
+    An object that is not modelled is named without what is in it, which may be anything.
+    """
+    dropped: list[str] = []
+    reading.run = without_secrets(reading.run, dropped)
+    for name in dict.fromkeys(dropped):
+        if not any(key.lstrip("-").replace("-", "_") == name for key in reading.keys):
+            reading.keys[name] = "free"
+        reading.assumed.append(f"{name}: {REASON}")
+    reading.assumed = [hide(one) for one in reading.assumed]
+    reading.problems = [hide(one) for one in reading.problems]
+    reading.limits = [
+        replace(one, key=hide(OBJECT.sub("={...}", one.key)), why=hide(one.why))
+        for one in reading.limits
+    ]
+    return reading
+
+
+def read_alone(commands: Sequence[Command]) -> Reading:
+    """What a file means that may have one command only."""
+    if len(commands) > 1:
+        names = ", ".join(one.name for one in commands)
+        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
+    return read_command(commands[0])

@@ -44,11 +44,9 @@ def chosen_values(table: ArgumentTable, kept: Mapping[str, Any]) -> dict[str, An
 def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each value whose type is not that of the argument's default."""
     for name, value in given.items():
-        default = table[name].default
-        if value is None or table[name].effect != MEMORY:
-            continue
-        word = _wanted(name, value, default)
-        if word:
+        row = table[name]
+        told = value is not None and row.effect == MEMORY
+        if told and (word := _wanted(name, value, row.default)):
             yield f"{name}={quoted(value)} must be {word}"
 
 

@@ -1,9 +1,8 @@
-"""Attributes and items of a script's objects: what they are, and what an assignment changes.
-
-Follows a script's statements in their order, from the top of the file into its functions.
+"""Follows a script's statements in their order, from the top of the file into its functions.
 
 Branches whose condition the command decides are followed alone; of the others both are, and a
 limit names the condition. Loops are followed once for each item that the text shows, else once.
+Attributes and items of a script's objects: what they are, and what an assignment changes.
 """
 
 from __future__ import annotations
@@ -14,26 +13,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..translation.arguments import argument_table, tables
-from .definitions import SHOWN, Block, Definitions, parse
-from .expressions import bind, element, is_dtype, merged
+from .definitions import SHOWN, Block, ScriptWorld, parse
+from .expressions import bind, element, is_dtype, merged, unpacked
 from .methods import set_attribute
 from .operations import calculate, truth
 from .record import FREE, HONOURED, LIMIT, UNCLEAR, ScriptRecord
 from .rows import is_plain_package
 from .unknown_calls import LENGTHS
-from .values import TRACKED, UNKNOWN, Imported, Scope, ScriptClass, ScriptFunction, Thing
+from .values import TRACKED, UNKNOWN, Imported, Scope, ScriptClass, ScriptFunction, Thing, is_thing
 
 MOST_STEPS = 100_000  # statements and calls that are followed
 LONGEST = 64  # items of a list that are gone through
-NEXT, LEFT, ENDED = (
-    "next",
-    "left",
-    "ended",
-)  # after a block: go on, leave the loop, leave the function
+# After a block: go on, leave the loop, leave the function.
+NEXT, LEFT, ENDED = "next", "left", "ended"
+TRAINER_TABLE = "transformers/arguments"
+ACCOUNTED = (*TRACKED, "accelerator", "arguments", "config")
+# Values on the run's machine, with the versions that are modelled.
+KNOWN_NAMES: Mapping[str, Any] = tables(__file__)["known_names"]
+ACCELERATOR: Mapping[str, Any] = tables(__file__)["accelerator"]
+ARGUMENTS: Mapping[str, Any] = tables(__file__)["arguments"]
+OF_TENSORS = ("shape", "dtype", "device", "ndim", "requires_grad")
+ENUMS = ("TaskType", "IntervalStrategy", "SchedulerType", "OptimizerNames", "EvaluationStrategy")
 
 
-class Interpreter(Definitions):
-    """One script, with the values that its command gives."""
+class Interpreter(ScriptWorld):
+    """Follows a script, with its attributes and items."""
+
+    words: list[str]  # sys.argv
 
     def run(self, text: str) -> ScriptRecord:
         """Follow the whole text."""
@@ -106,12 +112,11 @@ class Interpreter(Definitions):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
             if isinstance(node, ast.AugAssign):
-                old = self.value(target, scope)
-                value = self.augmented(node.op, old, value)
+                value = calculate(node.op, self.value(target, scope), value)
             self.put(target, value, scope)
 
     def put(self, target: ast.AST, value: Any, scope: Scope) -> None:
-        """Assign to a name, an attribute or an item."""
+        """Assign to a name, an attribute or an item; a name may say the length of a sequence."""
         if isinstance(target, ast.Attribute):
             owner = self.value(target.value, scope)
             self.set_attribute(owner, target.attr, value, target.lineno, ast.unparse(target))
@@ -119,34 +124,23 @@ class Interpreter(Definitions):
             owner, key = self.value(target.value, scope), self.value(target.slice, scope)
             self.set_item(owner, key, value, target.lineno, ast.unparse(target))
         elif isinstance(target, ast.Tuple | ast.List):
-            several = isinstance(value, list | tuple) and len(value) == len(target.elts)
-            same = isinstance(value, Thing) and value.kind in ("part", "data")
-            for place, one in enumerate(target.elts):
-                self.put(one, value[place] if several else value if same else UNKNOWN, scope)
+            for one, each in zip(target.elts, unpacked(value, len(target.elts)), strict=True):
+                self.put(one, each, scope)
         else:
             bind(target, value, scope)
-
-    def augmented(self, operator: ast.operator, old: Any, value: Any) -> Any:
-        """The value of `old += value`."""
-        return calculate(operator, old, value)
-
-    @abstractmethod
-    def set_attribute(self, owner: Any, name: str, value: Any, line: int, text: str) -> None:
-        """Assign to an attribute."""
-
-    @abstractmethod
-    def set_item(self, owner: Any, key: Any, value: Any, line: int, text: str) -> None:
-        """Assign to an item."""
+        name = target.id.lower() if isinstance(target, ast.Name) else ""
+        if name in LENGTHS and isinstance(value, int) and value > 0:
+            self.note_length(getattr(target, "lineno", 0), int(value), named=True)
 
     def _branch(self, node: ast.If, scope: Scope) -> str:
         test = self.value(node.test, scope)
         if test is not UNKNOWN:
             self.decided(node, scope)
             return self.block(node.body if truth(test) else node.orelse, scope)
-        return self._maybe(
-            node.body, node.orelse, scope, node.lineno, ast.unparse(node.test)[:SHOWN]
-        )
+        text = ast.unparse(node.test)[:SHOWN]
+        return self._maybe(node.body, node.orelse, scope, node.lineno, text)
 
+    @abstractmethod
     def decided(self, node: ast.If, scope: Scope) -> None:
         """A branch whose condition is known."""
 
@@ -164,10 +158,9 @@ class Interpreter(Definitions):
         if not going:
             scope.names = after[0]
             return ends[0] if ends[0] == ends[1] else ENDED
-        joined = dict(going[0])
-        for name, value in going[-1].items():
-            joined[name] = merged(joined[name], value) if name in joined else value
-        scope.names = joined
+        first, last = going[0], going[-1]
+        both = {name: merged(first[name], last[name]) for name in first.keys() & last.keys()}
+        scope.names = {**first, **last, **both}
         return NEXT
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> str:
@@ -178,14 +171,15 @@ class Interpreter(Definitions):
         source = self.value(node.iter, scope)
         known = isinstance(source, list | tuple) and len(source) <= LONGEST
         self.contexts.append(f"for {ast.unparse(node.iter)}")
-        if isinstance(source, Thing) and source.kind == "loader":
+        loads = is_thing(source, "loader")
+        if loads:
             self.loaders.append(source)
         for one in source if known else [element(source)]:
             bind(node.target, one, scope)
             if self.block(node.body, scope) == ENDED and known:
                 break
         self.contexts.pop()
-        if isinstance(source, Thing) and source.kind == "loader":
+        if loads:
             self.loaders.pop()
         return self.block(node.orelse, scope)
 
@@ -199,25 +193,14 @@ class Interpreter(Definitions):
         del self.contexts[len(self.contexts) - len(node.items) :]
         return ended
 
-
-TRAINER_TABLE = "transformers/arguments"
-ACCOUNTED = (*TRACKED, "accelerator", "arguments", "config")
-# Values on the run's machine, with the versions that are modelled.
-KNOWN_NAMES: Mapping[str, Any] = tables(__file__)["known_names"]
-ENUMS = ("TaskType", "IntervalStrategy", "SchedulerType", "OptimizerNames", "EvaluationStrategy")
-
-
-class Attributes(Interpreter):
-    """Follows a script, with its attributes and items."""
-
-    words: list[str]  # sys.argv
-
     def attribute(self, base: Any, name: str) -> Any:
         """The value of an attribute."""
         if isinstance(base, Imported):
             path = f"{base.path}.{name}"
+            if path == "sys.argv":
+                return self.words
             if path in KNOWN_NAMES:
-                return self.words if path == "sys.argv" else KNOWN_NAMES[path]
+                return KNOWN_NAMES[path]
             if base.last in ENUMS:
                 return name if base.last == "TaskType" else name.lower()
             return name if is_dtype(path) else Imported(path)
@@ -226,8 +209,7 @@ class Attributes(Interpreter):
         if isinstance(base, ScriptClass):
             if name in base.fields:
                 return base.fields[name]
-            node = base.method(name)
-            if node is not None:
+            if (node := base.method(name)) is not None:
                 return ScriptFunction(node, base.scope)
             return Imported(f"script.{next(iter(sorted(base.roots)), base.name)}.{name}")
         if isinstance(base, Thing):
@@ -238,54 +220,38 @@ class Attributes(Interpreter):
 
     def _thing_attribute(self, base: Thing, name: str) -> Any:
         if base.kind == "model":
-            if name == "config":
-                default = Thing(kind="config", name="config", model=base, line=base.line)
-                return base.values.setdefault("(config)", default)
-            if name == "module":
-                return base
-            if name in ("dtype", "device", "is_gradient_checkpointing"):
-                return UNKNOWN
-            if name == "generation_config":
-                return Thing(kind="data", name=name)
-            return Thing(kind="part", name=f"{base.name}.{name}", model=base, line=base.line)
+            return self._model_attribute(base, name)
         if base.kind == "part":
-            return (
-                base
-                if name not in ("shape", "dtype", "device", "ndim", "requires_grad")
-                else UNKNOWN
-            )
-        if base.kind == "trainer":
-            if name in ("accelerator", "state", "optimizer", "lr_scheduler"):
-                kind = "accelerator" if name == "accelerator" else "data"
-                return Thing(kind=kind, name=name)
-            return base.values.get(name, UNKNOWN)
+            return UNKNOWN if name in OF_TENSORS else base
+        if base.kind == "trainer" and name in ("accelerator", "state", "optimizer", "lr_scheduler"):
+            return Thing(kind="accelerator" if name == "accelerator" else "data", name=name)
         if base.kind == "accelerator":
-            main = {"is_main_process": True, "is_local_main_process": True, "process_index": 0}
-            known = {**main, "num_processes": self.num_gpus, "local_process_index": 0}
-            known["sync_gradients"] = True
-            return known.get(name, UNKNOWN)
+            return self.num_gpus if name == "num_processes" else ACCELERATOR.get(name, UNKNOWN)
         if base.kind == "output":
             return base
         if base.kind == "arguments" and name not in base.values:
-            own: dict[str, Any] = {
-                "world_size": self.num_gpus,
-                "do_train": True,
-                "process_index": 0,
-                "n_gpu": 1,
-            }
-            own |= {"local_rank": 0, "local_process_index": 0, "device": UNKNOWN}
+            if name == "world_size":
+                return self.num_gpus
             row = argument_table(TRAINER_TABLE).get(name)
-            return own.get(name, row.default if row is not None else UNKNOWN)
+            return ARGUMENTS.get(name, row.default if row is not None else UNKNOWN)
         if base.kind == "instance" and name not in base.values:
-            made = base.values.get("(class)")
-            if not isinstance(made, ScriptClass) or (node := made.method(name)) is None:
-                return UNKNOWN
-            return ScriptFunction(node, made.scope, base)
+            return base.method(name) or UNKNOWN
         if base.kind in ("data", "loader", "tokenizer"):
-            return (
-                Thing(kind="data", name=name) if name not in ("pad_token", "eos_token") else UNKNOWN
-            )
+            known = name not in ("pad_token", "eos_token")
+            return Thing(kind="data", name=name) if known else UNKNOWN
         return base.values.get(name, UNKNOWN)
+
+    def _model_attribute(self, base: Thing, name: str) -> Any:
+        if name == "config":
+            default = Thing(kind="config", name="config", model=base, line=base.line)
+            return base.values.setdefault("(config)", default)
+        if name == "module":
+            return base
+        if name in ("dtype", "device", "is_gradient_checkpointing"):
+            return UNKNOWN
+        if name == "generation_config":
+            return Thing(kind="data", name=name)
+        return Thing(kind="part", name=f"{base.name}.{name}", model=base, line=base.line)
 
     def set_attribute(self, owner: Any, name: str, value: Any, line: int, text: str) -> None:
         """Assign to an attribute."""
@@ -317,11 +283,11 @@ class Attributes(Interpreter):
         if isinstance(owner, dict) and isinstance(key, str | int):
             owner[key] = value
             self.item_lines(owner)[str(key)] = line
-        elif isinstance(owner, Thing) and owner.kind == "part":
+        elif is_thing(owner, "part"):
             self.seen(line, text, FREE, "values are written into a tensor that is there")
         elif isinstance(owner, Imported) and owner.path == "os.environ" and isinstance(key, str):
             self._variable(key, value, line, text)
-        elif isinstance(owner, Thing) and owner.kind in ("namespace", "instance"):
+        elif is_thing(owner, "namespace", "instance"):
             owner.values[str(key)] = value
 
     def _variable(self, key: str, value: Any, line: int, text: str) -> None:
@@ -331,11 +297,9 @@ class Attributes(Interpreter):
             self.found.facts.setdefault("environment", {})[key] = value
             self.seen(line, text, HONOURED)
         elif key in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
-            if isinstance(value, str) and "," in value:
-                why = "the script chooses several GPUs itself; one of them is estimated"
-                self.seen(line, text, LIMIT, why)
-            else:
-                self.seen(line, text, HONOURED)
+            several = isinstance(value, str) and "," in value
+            why = "the script chooses several GPUs itself; one of them is estimated"
+            self.seen(line, text, *((LIMIT, why) if several else (HONOURED,)))
         elif key.startswith(("ACCELERATE_", "FSDP_", "DEEPSPEED_")):
             self.seen(line, text, UNCLEAR, "not understood: it sets up the launch")
         else:

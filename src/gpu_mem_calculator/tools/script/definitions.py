@@ -6,11 +6,12 @@ import ast
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from ...runfile.text.errors import InputError
 from ..reading.named_files import NamedFiles
-from .expressions import Expressions, merged
+from .expressions import Expressions, last_name, merged
 from .record import Line, ScriptRecord
 from .values import UNKNOWN, Arguments, Imported, Scope, ScriptClass, ScriptFunction, Thing
 
@@ -19,7 +20,7 @@ SHOWN = 70  # characters of a line in a sentence
 Block = Sequence[ast.stmt]
 
 
-class Definitions(Expressions):
+class ScriptWorld(Expressions):
     """One script, with the values that its command gives."""
 
     def __init__(
@@ -33,6 +34,8 @@ class Definitions(Expressions):
         self.path, self.files, self.given = path, files, given
         self.environment, self.num_gpus = environment, num_gpus
         self.found = ScriptRecord()
+        self.quiet = False  # whether a function is looked through that nothing calls
+        self.called = True  # whether a library calls it, as methods of an object of the script
         self.unsure: list[tuple[int, str]] = []  # conditions of the branches around
         self.contexts: list[str] = []  # names of the `with` blocks around
         self.steps, self.depth = 0, 0
@@ -47,7 +50,9 @@ class Definitions(Expressions):
         """Follow statements; says how the block ends."""
 
     def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
-        """Account for a call or an assignment."""
+        """Account for a call or an assignment, unless nothing calls it."""
+        if self.quiet:
+            return
         self.found.lines.append(Line(line, " ".join(what.split())[:SHOWN], effect, why, **bounds))
         if effect == "memory":
             self.found.conditions |= dict(self.unsure)
@@ -58,13 +63,17 @@ class Definitions(Expressions):
             self.found.lines.append(Line(line, arguments.text, effect, why))
 
     def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
-        """Note the tokens to which sequences are truncated, by a call or by a name."""
-        place = self.found.named_lengths if named else self.found.lengths
-        place[line] = tokens
+        """Note the tokens to which sequences are truncated, by a call or by a name; in a function
+        that nothing calls they only may be the run's.
+        """
+        lengths = self.found.named_lengths if named else self.found.lengths
+        lengths = lengths if self.called or not self.quiet else self.found.unused_lengths
+        lengths[line] = tokens
 
     def make(self, thing: Thing) -> Thing:
-        """Keep an object that was made."""
-        self.found.things.append(thing)
+        """Keep an object that was made, unless nothing calls for it."""
+        if not self.quiet:
+            self.found.things.append(thing)
         return thing
 
     def things(self, kind: str) -> list[Thing]:
@@ -99,12 +108,10 @@ class Definitions(Expressions):
         for one in node.body:
             if isinstance(one, ast.AnnAssign | ast.Assign):
                 targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        value = self._default(one.value, inner)
-                        inner.put(target.id, value)
-                        made.fields[target.id] = value
-                        made.lines[target.id] = one.lineno
+                for name in [target.id for target in targets if isinstance(target, ast.Name)]:
+                    made.fields[name] = self._default(one.value, inner)
+                    made.lines[name] = one.lineno
+                    inner.put(name, made.fields[name])
             elif isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
                 self.found.functions.append(ScriptFunction(one, scope, made))
         scope.put(node.name, made)
@@ -112,7 +119,7 @@ class Definitions(Expressions):
 
     def _default(self, node: ast.AST | None, scope: Scope) -> Any:
         """The default of a dataclass's field."""
-        if isinstance(node, ast.Call) and _last(node.func) in ("field", "HfArg", "Field"):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("field", "HfArg", "Field"):
             for one in node.keywords:
                 if one.arg == "default":
                     return self.value(one.value, scope)
@@ -124,17 +131,17 @@ class Definitions(Expressions):
     def _factory(self, node: ast.AST, scope: Scope) -> Any:
         if isinstance(node, ast.Lambda):
             return self.value(node.body, scope)
-        return {"list": [], "dict": {}, "set": []}.get(_last(node), UNKNOWN)
+        return {"list": [], "dict": {}, "set": []}.get(last_name(node), UNKNOWN)
 
+    @abstractmethod
     def decorated(self, node: ast.expr, function: Any, scope: Scope) -> Any:
-        """A function under a decorator: itself."""
-        return function
+        """A function under a decorator."""
 
     def import_names(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         """Bind names of libraries, and of files beside the script."""
         if isinstance(node, ast.Import):
+            self.found.imports |= {one.name for one in node.names}
             for one in node.names:
-                self.found.imports.add(one.name)
                 name = one.asname or one.name.partition(".")[0]
                 scope.put(name, Imported(one.name if one.asname else name))
             return
@@ -144,10 +151,10 @@ class Definitions(Expressions):
         for one in node.names:
             if own is not None and one.name == "*":
                 scope.names |= own.names
-            elif own is not None and own.get(one.name) is not UNKNOWN:
-                scope.put(one.asname or one.name, own.get(one.name))
-            else:
-                scope.put(one.asname or one.name, Imported(f"{module}.{one.name}"))
+                continue
+            found = own.get(one.name) if own is not None else UNKNOWN
+            found = Imported(f"{module}.{one.name}") if found is UNKNOWN else found
+            scope.put(one.asname or one.name, found)
 
     def _module(self, name: str) -> Scope | None:
         """The names of a file of the user's beside the script; None where there is none."""
@@ -177,10 +184,7 @@ class Definitions(Expressions):
         self.block(node.body, scope)
         self.depth -= 1
         values = self.returned.pop()
-        result = values[0] if values else None
-        for one in values[1:]:
-            result = merged(result, one)
-        return result
+        return reduce(merged, values) if values else None
 
     def _parameters(
         self, node: Any, function: ScriptFunction, arguments: Arguments, scope: Scope
@@ -191,8 +195,7 @@ class Definitions(Expressions):
         defaults |= {one.arg: default for one, default in pairs if default is not None}
         every = [*places, *(one.arg for one in node.args.kwonlyargs)]
         for name in every:
-            default = defaults.get(name)
-            value = self.value(default, function.scope) if default is not None else UNKNOWN
+            value = self.value(defaults.get(name), function.scope)
             scope.names[name] = value if not arguments.is_open else UNKNOWN
         given = list(arguments.positional)
         if function.bound is not None and places:
@@ -214,10 +217,3 @@ def parse(text: str, path: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(f"{path} is not a Python script that can be read") from None
-
-
-def _last(node: ast.AST) -> str:
-    """The last part of a name."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

@@ -9,7 +9,17 @@ from typing import Any
 
 from ..translation.arguments import tables
 from .operations import LONGEST_TEXT, calculate, choose, compare, item, truth
-from .values import DTYPES, UNKNOWN, Arguments, Imported, Scope, ScriptClass, ScriptFunction, Thing
+from .values import (
+    DTYPES,
+    UNKNOWN,
+    Arguments,
+    Imported,
+    Scope,
+    ScriptClass,
+    ScriptFunction,
+    Thing,
+    is_thing,
+)
 
 BUILTINS = tuple(tables(__file__)["builtins"])
 
@@ -104,13 +114,9 @@ class Expressions(ABC):
         """Signs, `not`, comparisons, choices and arithmetic."""
         if isinstance(node, ast.IfExp):
             test = self.value(node.test, scope)
-            one = self.value(node.body, scope) if test is UNKNOWN or truth(test) else UNKNOWN
-            other = UNKNOWN
-            if test is UNKNOWN or not truth(test):
-                other = self.value(node.orelse, scope)
-            if test is UNKNOWN:
-                return merged(one, other)
-            return one if truth(test) else other
+            if test is not UNKNOWN:
+                return self.value(node.body if truth(test) else node.orelse, scope)
+            return merged(self.value(node.body, scope), self.value(node.orelse, scope))
         if isinstance(node, ast.BoolOp):
             stops = isinstance(node.op, ast.Or)
             values = []
@@ -126,29 +132,23 @@ class Expressions(ABC):
             number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
             return -value if number else UNKNOWN
         if isinstance(node, ast.Compare):
-            return self._compared(node, scope)
+            sides = [self.value(one, scope) for one in (node.left, *node.comparators)]
+            results = map(compare, node.ops, sides, sides[1:])
+            return choose(list(results), stops=False)
         assert isinstance(node, ast.BinOp)
         left, right = self.value(node.left, scope), self.value(node.right, scope)
         if isinstance(node.op, ast.FloorDiv | ast.Add):  # texts are cut into blocks
             self.length(node.right, scope)
         for one in (left, right):
-            if isinstance(one, Thing) and one.kind == "output":
+            if is_thing(one, "output"):
                 return one  # a loss over the number of micro-batches
         return calculate(node.op, left, right)
-
-    def _compared(self, node: ast.Compare, scope: Scope) -> Any:
-        values = [self.value(one, scope) for one in (node.left, *node.comparators)]
-        results = [
-            compare(operator, values[place], values[place + 1])
-            for place, operator in enumerate(node.ops)
-        ]
-        return choose(results, stops=False)
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Any:
         value = self.value(node.value, scope)
         key = self.value(node.slice, scope)
         if isinstance(value, Thing):
-            if value.kind in ("namespace", "instance") and isinstance(key, str):
+            if is_thing(value, "namespace", "instance") and isinstance(key, str):
                 return value.values.get(key, UNKNOWN)
             if value.kind in ("part", "data", "output"):
                 return value
@@ -167,14 +167,12 @@ class Expressions(ABC):
         return item(value, key)
 
     def _text(self, node: ast.JoinedStr, scope: Scope) -> Any:
-        parts = []
+        text = ""
         for one in node.values:
-            inner = one.value if isinstance(one, ast.FormattedValue) else one
-            found = self.value(inner, scope)
+            found = self.value(one.value if isinstance(one, ast.FormattedValue) else one, scope)
             if not isinstance(found, str | int | float):
                 return UNKNOWN
-            parts.append(str(found))
-        text = "".join(parts)
+            text += str(found)
         return text if len(text) < LONGEST_TEXT else UNKNOWN
 
     def _comprehension(self, node: Any, scope: Scope) -> Any:
@@ -192,9 +190,8 @@ class Expressions(ABC):
             if known and any(test is not UNKNOWN and not truth(test) for test in tests):
                 continue
             known = known and UNKNOWN not in tests
-            results.append(
-                self.value(node.value if isinstance(node, ast.DictComp) else node.elt, inner)
-            )
+            made = node.value if isinstance(node, ast.DictComp) else node.elt
+            results.append(self.value(made, inner))
         if known:
             return results
         parts = [one for one in results if isinstance(one, Thing)]
@@ -203,9 +200,9 @@ class Expressions(ABC):
 
 def element(source: Any) -> Any:
     """One item of a value that is gone through: a part of a model, an example of data."""
-    if isinstance(source, Thing) and source.kind in ("part", "data", "loader"):
+    if is_thing(source, "part", "data", "loader"):
         return source
-    if isinstance(source, Thing) and source.kind == "model":
+    if is_thing(source, "model"):
         return Thing(kind="part", name=f"{source.name} part", model=source, line=source.line)
     return UNKNOWN
 
@@ -217,27 +214,26 @@ def bind(target: ast.AST, value: Any, scope: Scope) -> None:
     elif isinstance(target, ast.Starred):
         bind(target.value, UNKNOWN, scope)
     elif isinstance(target, ast.Tuple | ast.List):
-        several = isinstance(value, list | tuple) and len(value) == len(target.elts)
-        same = isinstance(value, Thing) and value.kind in ("part", "data")
-        for place, one in enumerate(target.elts):
-            bind(one, value[place] if several else value if same else UNKNOWN, scope)
+        for one, each in zip(target.elts, unpacked(value, len(target.elts)), strict=True):
+            bind(one, each, scope)
+
+
+def unpacked(value: Any, count: int) -> list[Any]:
+    """The parts of a value that is given to several names."""
+    if isinstance(value, list | tuple) and len(value) == count:
+        return list(value)
+    return [value if is_thing(value, "part", "data") else UNKNOWN] * count
 
 
 def merged(one: Any, other: Any) -> Any:
     """The value behind a branch that may be taken or not: an object that was made stays."""
     if one is other:
         return one
-    for first, second in ((one, other), (other, one)):
+    for first in (one, other):
         if isinstance(first, Thing | ScriptFunction | ScriptClass | Imported):
             return first
-        if (
-            isinstance(first, list | tuple | dict)
-            and type(first) is type(second)
-            and first == second
-        ):
-            return first
-    same = type(one) is type(other) and isinstance(one, str | int | float) and one == other
-    return one if same else UNKNOWN
+    plain = isinstance(one, list | tuple | dict | str | int | float)
+    return one if plain and type(one) is type(other) and one == other else UNKNOWN
 
 
 def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -> Arguments:
@@ -263,7 +259,7 @@ def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -
             known = {str(key): one for key, one in value.items()}
             found.named |= {key: one for key, one in known.items() if key not in found.named}
             found.lines |= dict.fromkeys(known, keyword.value.lineno) | reader.item_lines(value)
-        elif isinstance(value, Thing) and value.kind in ("namespace", "arguments"):
+        elif is_thing(value, "namespace", "arguments"):
             found.named |= value.values
         else:
             found.is_open = True
@@ -273,3 +269,8 @@ def arguments_of(reader: Expressions, node: ast.Call, scope: Scope, text: str) -
 def is_dtype(path: str) -> bool:
     """Whether a name of torch is a dtype."""
     return path.startswith("torch.") and path.removeprefix("torch.") in DTYPES
+
+
+def last_name(node: ast.AST) -> str:
+    """The last part of a name."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .attributes import Attributes
+from ..translation.arguments import tables
+from .attributes import Interpreter
 from .library import ARGUMENT_CLASS, call_library, make_arguments, make_trainer
 from .methods import METHODS
 from .operations import builtin, path_function
@@ -19,22 +20,22 @@ from .parsers import (
 )
 from .record import FREE, HONOURED, UNCLEAR
 from .rows import row
-from .unknown_calls import FREE_TORCH, changes_elsewhere, look_through
-from .values import TRACKED, UNKNOWN, Arguments, Imported, ScriptClass, ScriptFunction, Thing
+from .unknown_calls import changes_elsewhere, look_through
+from .values import (
+    TRACKED,
+    UNKNOWN,
+    Arguments,
+    Imported,
+    ScriptClass,
+    ScriptFunction,
+    Thing,
+    is_thing,
+)
 
 ENTRIES = ("fire.Fire", "typer.run", "defopt.run", "jsonargparse.CLI", "absl.app.run", "app.run")
 # Attributes of libraries, and what they are on the run's machine.
 SUPPORTED = "the card computes in bf16"
-KNOWN_CALLS: Mapping[str, Any] = {
-    "torch.backends.mps.is_available": False,
-    "torch.xpu.is_available": False,
-    "torch.backends.cuda.is_built": True,
-    "torch.cuda.is_available": True,
-    "torch.cuda.current_device": 0,
-    "torch.distributed.is_initialized": UNKNOWN,
-    "torch.distributed.get_rank": 0,
-    "accelerate.PartialState.process_index": 0,
-}
+KNOWN_CALLS: Mapping[str, Any] = tables(__file__)["known_calls"]
 ABILITIES = ("is_bf16_supported", "is_torch_bf16_gpu_available", "is_torch_bf16_available")
 FILE_TESTS = ("exists", "isdir", "isfile", "is_dir", "is_file", "glob", "iterdir", "listdir")
 AUTOCAST = ("torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast")
@@ -42,7 +43,7 @@ HALF = ("bfloat16", "float16")
 FILE_READERS = ("safe_load", "load", "full_load", "loads", "to_object", "to_container")
 
 
-class HostCalls(Attributes):
+class HostCalls(Interpreter):
     """Follows a script, with the functions of libraries."""
 
     def on_disk(self, name: str, path: Any) -> Any:
@@ -95,13 +96,8 @@ class HostCalls(Attributes):
         if name in PARSERS:
             self.found.facts.setdefault("parsers", set()).add(name)
             return make_parser(name, arguments)
-        if (
-            path in ENTRIES
-            and arguments.positional
-            and isinstance(arguments.positional[0], ScriptFunction)
-        ):
-            function = arguments.positional[0]
-            return self.follow(function, Arguments(named=declare(self, function)))
+        if path in ENTRIES and isinstance(arguments.first, ScriptFunction):
+            return self.follow(arguments.first, Arguments(named=declare(self, arguments.first)))
         if path == "tyro.cli" and arguments.positional:
             return parsed_instance(self, arguments.positional[0], self.given, arguments.line)
         return self._more_library(called, arguments, bare=bare)
@@ -109,7 +105,7 @@ class HostCalls(Attributes):
     def _more_library(self, called: Imported, arguments: Arguments, *, bare: bool) -> Any:
         path, name = called.path, called.last
         if name in FILE_READERS and called.package in ("yaml", "json", "toml", "omegaconf"):
-            one = arguments.positional[0] if arguments.positional else UNKNOWN
+            one = arguments.first
             one = one.values.get("path", UNKNOWN) if isinstance(one, Thing) else one
             return self.data(one) if isinstance(one, str) else one
         if name == "get_peft_config" and called.package == "trl":
@@ -130,25 +126,21 @@ class HostCalls(Attributes):
         if path in ("argparse.Namespace", "types.SimpleNamespace"):
             return Thing(kind="namespace", name=name, values=dict(arguments.named))
         if path == "functools.partial" and arguments.positional:
-            look_through(
-                self, Arguments(positional=arguments.positional[:1], named=arguments.named)
-            )
-            return arguments.positional[0]
+            handed = Arguments(positional=arguments.positional[:1], named=arguments.named)
+            look_through(self, handed)
+            return arguments.first
         if path in ("accelerate.PartialState", "accelerate.state.PartialState"):
             return Thing(kind="accelerator", name=name, line=arguments.line)
-        if bare and changes_elsewhere(called) and row("function", name) is None:
-            touched = any(
-                isinstance(one, Thing) and one.kind in TRACKED for one in arguments.every()
-            )
-            if not touched and not FREE_TORCH.fullmatch(path):
-                why = f"not understood: what {called.package} changes is not shown"
-                self.seen(arguments.line, arguments.text, UNCLEAR, why)
-                return UNKNOWN
+        changes = bare and changes_elsewhere(called) and row("function", name) is None
+        if changes and not arguments.things(*TRACKED):
+            why = f"not understood: what {called.package} changes is not shown"
+            self.seen(arguments.line, arguments.text, UNCLEAR, why)
+            return UNKNOWN
         return call_library(self, called, arguments)
 
     def _copied(self, arguments: Arguments) -> Any:
-        one = arguments.positional[0] if arguments.positional else UNKNOWN
-        if isinstance(one, Thing) and one.kind == "model":
+        one = arguments.first
+        if is_thing(one, "model"):
             values = {**one.values, "copied": arguments.line}
             return self.make(Thing(kind="model", name=one.name, line=arguments.line, values=values))
         return one
@@ -156,7 +148,7 @@ class HostCalls(Attributes):
     def _builtin(self, name: str, arguments: Arguments) -> Any:
         """A function of Python itself."""
         values = arguments.positional
-        one = values[0] if values else UNKNOWN
+        one = arguments.first
         if name == "super":
             return Thing(kind="super")
         if name == "open":
@@ -193,16 +185,13 @@ class HostCalls(Attributes):
             return key
         if name == "getattr":
             found = self.attribute(one, key)
-            missing = isinstance(one, Thing) and one.kind in ("namespace", "instance", "arguments")
-            if found is UNKNOWN and missing and len(values) > 2 and key not in one.values:
-                return values[2]
-            return found
-        if isinstance(one, Thing) and one.kind in METHODS:
+            own = is_thing(one, "namespace", "instance", "arguments")
+            missing = found is UNKNOWN and own and key not in one.values
+            return values[2] if missing and len(values) > 2 else found
+        if is_thing(one, "model", "part", "trainer", "accelerator"):
             known = key in METHODS[one.kind] or row(one.kind, key) is not None or key == "config"
             return True if known else UNKNOWN
-        if isinstance(one, Thing) and one.kind in ("namespace", "instance"):
-            return key in one.values
-        return UNKNOWN
+        return key in one.values if is_thing(one, "namespace", "instance") else UNKNOWN
 
     def instance(self, made: ScriptClass, arguments: Arguments) -> Any:
         """An object of a class of the script."""
@@ -228,9 +217,8 @@ class HostCalls(Attributes):
         thing = Thing(kind="instance", name=made.name, line=arguments.line, values=values)
         if "TrainerCallback" in made.roots:
             thing.values["(callback)"] = True
-        node = made.method("__init__")
-        if node is not None:
-            self.follow(ScriptFunction(node, made.scope, thing), arguments)
+        if (method := thing.method("__init__")) is not None:
+            self.follow(method, arguments)
         else:
             thing.values |= dict(zip(made.fields, arguments.positional, strict=False))
             thing.values |= arguments.named

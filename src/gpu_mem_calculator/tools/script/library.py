@@ -1,6 +1,6 @@
 """What functions and classes of libraries make: models, arguments, trainers, optimizers, data.
 
-Models of a script: how they are loaded, adapted, prepared, compiled and wrapped.
+A name's handler says what a call means; of other names their form says it, such as `...Config`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,32 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..translation.arguments import tables
-from .accounting import account, honour, limit
-from .model_methods import compile_model, enable_checkpointing
-from .record import FREE, HONOURED
-from .rows import row
+from .definitions import ScriptWorld
+from .methods import compile_model, enable_checkpointing
+from .record import FREE
+from .rows import account, honour, limit, row
 from .unknown_calls import look_through, note_lengths, other_call
-from .values import UNKNOWN, Arguments, Imported, ScriptClass, ScriptFunction, ScriptWorld, Thing
+from .values import UNKNOWN, Arguments, Imported, ScriptFunction, Thing, is_thing
 
 Handler = Callable[[ScriptWorld, Imported, Arguments], Any]
-MODEL_CLASS = re.compile(
-    r"(Auto(Peft)?Model(For\w+)?|\w+For(CausalLM|SequenceClassification|TokenClassification"
-    r"|ConditionalGeneration|MaskedLM|Seq2SeqLM|QuestionAnswering|MultipleChoice|CausalLMWithValueHead"
-    r"|Vision2Seq|ImageTextToText)|\w+(LMHead|DoubleHeads)Model|AutoModelForCausalLMWithValueHead)"
+TABLES = tables(__file__)
+MODEL_CLASS, TOKENIZER_CLASS, ARGUMENT_CLASS, ADAPTER_CLASS, OTHER_QUANTIZATION, DATA_CLASS = (
+    re.compile("|".join(TABLES[name]))
+    for name in ("models", "tokenizers", "arguments", "adapters", "quantizations", "data")
 )
-TOKENIZER_CLASS = re.compile(r"\w*(Tokenizer|TokenizerFast|Processor|FeatureExtractor)")
+OPTIMIZERS = tuple(TABLES["optimizers"])
+SOURCE, ON_HOST = "pretrained_model_name_or_path", "texts and their tokens are on the host"
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Make a function the handler of calls of these names."""
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
 
 
 def made_of(kind: str, name: str, arguments: Arguments) -> Thing:
@@ -41,7 +53,7 @@ def load(world: Any, owner: str, name: str, arguments: Arguments) -> Any:
     """from_pretrained and from_config of a class."""
     if TOKENIZER_CLASS.fullmatch(owner):
         note_lengths(world, arguments)
-        world.note(arguments, "texts and their tokens are on the host", FREE)
+        world.note(arguments, ON_HOST, FREE)
         return made_of("tokenizer", owner, arguments)
     if owner in ("PeftModel", "PeftModelForCausalLM"):
         return _load_adapter(world, arguments)
@@ -57,7 +69,7 @@ def load(world: Any, owner: str, name: str, arguments: Arguments) -> Any:
         return world.make(made_of("peft", owner, arguments))
     if owner.endswith("Config"):
         thing = made_of("config", owner, arguments)
-        thing.values["source"] = arguments.get("pretrained_model_name_or_path", 0, UNKNOWN)
+        thing.values["source"] = arguments.get(SOURCE, 0, UNKNOWN)
         thing.values.pop("[0]", None)
         return world.make(thing)
     return other_call(world, Imported(f"{owner}.{name}"), arguments)
@@ -65,17 +77,15 @@ def load(world: Any, owner: str, name: str, arguments: Arguments) -> Any:
 
 def _from_pretrained(world: ScriptWorld, owner: str, arguments: Arguments) -> Thing:
     thing = made_of("model", owner, arguments)
-    place = thing.values.pop("[0]", UNKNOWN)
-    named = NAMES[0] in thing.values
-    thing.values["source"] = thing.values.pop(NAMES[0], place)
-    thing.lines["source"] = thing.lines.get(NAMES[0] if named else "[0]", arguments.line)
-    if "model_name" in thing.values:  # Unsloth's name of it
-        thing.values["source"] = thing.values.pop("model_name")
-        thing.lines["source"] = thing.lines.get("model_name", arguments.line)
-    left = (*NAMES, "model_name")
-    thing.values["load"] = [key for key in arguments.named if key not in left]
+    sources = ("model_name", SOURCE, "[0]")  # the first is Unsloth's name of it
+    written = next((one for one in sources if one in thing.values), "")
+    thing.values["source"] = thing.values.get(written, UNKNOWN)
+    thing.lines["source"] = thing.lines.get(written, arguments.line)
+    for name in sources:
+        thing.values.pop(name, None)
+    thing.values["load"] = [key for key in arguments.named if key not in sources]
     quantization = thing.values.get("quantization_config")
-    if isinstance(quantization, Thing) and quantization.kind == "quantization":
+    if is_thing(quantization, "quantization"):
         thing.values["quantization"] = quantization
     for bits in ("load_in_4bit", "load_in_8bit"):
         if thing.values.get(bits) is True and not thing.values.get("quantization"):
@@ -84,13 +94,10 @@ def _from_pretrained(world: ScriptWorld, owner: str, arguments: Arguments) -> Th
     return world.make(thing)
 
 
-NAMES = ("pretrained_model_name_or_path",)
-
-
 def _load_adapter(world: ScriptWorld, arguments: Arguments) -> Any:
     """PeftModel.from_pretrained(model, path): adapters of a checkpoint."""
     model = arguments.get("model", 0)
-    if not isinstance(model, Thing) or model.kind != "model":
+    if not is_thing(model, "model"):
         return UNKNOWN
     path = arguments.get("model_id", 1)
     data = world.data(f"{path}/adapter_config.json") if isinstance(path, str) else UNKNOWN
@@ -118,16 +125,13 @@ def from_config(world: ScriptWorld, owner: str, arguments: Arguments) -> Thing:
     return world.make(thing)
 
 
-def _models(arguments: Arguments) -> list[Thing]:
-    return [one for one in arguments.every() if isinstance(one, Thing) and one.kind == "model"]
-
-
+@handles("get_peft_model")
 def _get_peft_model(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """get_peft_model(model, config): the base is frozen, adapters are trained."""
     model, config = arguments.get("model", 0), arguments.get("peft_config", 1)
     if not isinstance(model, Thing):
         return UNKNOWN
-    if isinstance(config, Thing) and config.kind == "peft":
+    if is_thing(config, "peft"):
         model.values["peft"] = config
         honour(world, arguments)
     elif called.path.rpartition(".")[0].rpartition(".")[2].startswith("Fast"):  # of Unsloth
@@ -142,6 +146,10 @@ def _get_peft_model(world: ScriptWorld, called: Imported, arguments: Arguments) 
     return model
 
 
+@handles(
+    *("prepare_model_for_kbit_training", "prepare_model_for_int8_training"),
+    "prepare_model_for_training",
+)
 def _prepare_kbit(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """prepare_model_for_kbit_training and its older names (peft utils/other.py): the base is
     frozen, what is not quantized becomes fp32, and checkpointing is on.
@@ -150,23 +158,23 @@ def _prepare_kbit(world: ScriptWorld, called: Imported, arguments: Arguments) ->
     if not isinstance(model, Thing):
         return UNKNOWN
     model.values["prepared"] = arguments.line
-    world.seen(arguments.line, arguments.text, HONOURED, "", more=arguments.more)
+    honour(world, arguments)
     checkpointing = arguments.get("use_gradient_checkpointing", 1, True)
     if checkpointing is UNKNOWN:
         limit(world, arguments, "the script computes use_gradient_checkpointing when it runs")
     if checkpointing and model.values.get("quantization"):
         settings = arguments.get("gradient_checkpointing_kwargs", 2)
         named = {"gradient_checkpointing_kwargs": settings} if settings else {}
-        enable_checkpointing(
-            world, model, Arguments(named=named, line=arguments.line, text=arguments.text)
-        )
+        where = Arguments(named=named, line=arguments.line, text=arguments.text)
+        enable_checkpointing(world, model, where)
     return model
 
 
+@handles("compile")
 def _compile(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
-    models = _models(arguments)
+    models = arguments.things("model")
     if not models:
-        return arguments.positional[0] if arguments.positional else UNKNOWN
+        return arguments.first
     if any(one.values.get("model") is models[0] for one in world.things("trainer")):
         why = "the trainer holds the model as it was before"
         world.seen(arguments.line, arguments.text, FREE, why)
@@ -174,9 +182,13 @@ def _compile(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     return compile_model(world, models[0], arguments)
 
 
+@handles(
+    *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP"),
+    *("DataParallel", "fully_shard"),
+)
 def _wrap(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """DistributedDataParallel, FullyShardedDataParallel, DataParallel by hand."""
-    models = _models(arguments)
+    models = arguments.things("model")
     if models and called.last in ("DistributedDataParallel", "DDP"):
         honour(world, arguments)
     else:
@@ -184,11 +196,12 @@ def _wrap(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     return models[0] if models else UNKNOWN
 
 
+@handles("initialize")
 def _initialize(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """deepspeed.initialize(model=, config=): an engine, an optimizer and so on."""
     if called.package != "deepspeed":
         return other_call(world, called, arguments)
-    models = _models(arguments)
+    models = arguments.things("model")
     config = arguments.get("config", None, arguments.get("config_params"))
     if isinstance(config, str):
         config = world.data(config)
@@ -199,94 +212,54 @@ def _initialize(world: ScriptWorld, called: Imported, arguments: Arguments) -> A
     return [models[0] if models else UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
 
 
+@handles("BitsAndBytesConfig")
 def _quantization(world: ScriptWorld, called: Imported, arguments: Arguments) -> Thing:
     return world.make(made_of("quantization", "BitsAndBytesConfig", arguments))
 
 
+@handles("Accelerator")
 def _accelerator(world: ScriptWorld, called: Imported, arguments: Arguments) -> Thing:
     honour(world, arguments)
     return world.make(made_of("accelerator", "Accelerator", arguments))
 
 
+@handles("DeepSpeedPlugin", "FullyShardedDataParallelPlugin")
 def _plugin(world: ScriptWorld, called: Imported, arguments: Arguments) -> Thing:
     return made_of("plugin", called.last, arguments)
 
 
+@handles("setup_chat_format", "clone_chat_template")
 def _chat_format(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """trl.setup_chat_format(model, tokenizer): two tokens more (trl models/utils.py)."""
-    models = _models(arguments)
+    models = arguments.things("model")
     if models:
         models[0].values["resized"] = arguments
     return [*arguments.positional[:2]] if len(arguments.positional) > 1 else UNKNOWN
 
 
+@handles(
+    *("apply_liger_kernel_to_llama", "apply_liger_kernel_to_qwen2"), "apply_liger_kernel_to_mistral"
+)
 def _liger(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """apply_liger_kernel_to_llama() and its kind, before the model is loaded."""
     limit(world, arguments, "Liger's kernels applied by hand; use_liger_kernel=true is modelled")
     return UNKNOWN
 
 
+@handles("snapshot_download")
 def _downloaded(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """A download's folder is named as the model is."""
     return arguments.get("repo_id", 0, arguments.get("model_id", 0, UNKNOWN))
 
 
+@handles("clip_grad_norm_")
 def _clip(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     for one in arguments.every():
-        if isinstance(one, Thing) and one.model is not None:
-            one.model.values["clipped"] = True
-        elif isinstance(one, Thing) and one.kind == "model":
-            one.values["clipped"] = True
+        model = one if is_thing(one, "model") else getattr(one, "model", None)
+        if isinstance(model, Thing):
+            model.values["clipped"] = True
     account(world, arguments, row("function", "clip_grad_norm_"))
     return UNKNOWN
-
-
-HANDLERS: Mapping[str, Handler] = {
-    "get_peft_model": _get_peft_model,
-    "prepare_model_for_kbit_training": _prepare_kbit,
-    "prepare_model_for_int8_training": _prepare_kbit,
-    "prepare_model_for_training": _prepare_kbit,
-    "compile": _compile,
-    "BitsAndBytesConfig": _quantization,
-    "DistributedDataParallel": _wrap,
-    "DDP": _wrap,
-    "FullyShardedDataParallel": _wrap,
-    "FSDP": _wrap,
-    "DataParallel": _wrap,
-    "fully_shard": _wrap,
-    "initialize": _initialize,
-    "Accelerator": _accelerator,
-    "DeepSpeedPlugin": _plugin,
-    "FullyShardedDataParallelPlugin": _plugin,
-    "snapshot_download": _downloaded,
-    "setup_chat_format": _chat_format,
-    "clone_chat_template": _chat_format,
-    "clip_grad_norm_": _clip,
-    "apply_liger_kernel_to_llama": _liger,
-    "apply_liger_kernel_to_qwen2": _liger,
-    "apply_liger_kernel_to_mistral": _liger,
-}
-
-
-ARGUMENT_CLASS = re.compile(
-    r"(\w*TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO|PPO|PPOv2|GKD|BCO|XPO|PRM|TPO"
-    r"|OnlineDPO|NashMD|Distillation|GOLD|AsyncGRPO|SSD|SDFT|SDPO)Config)"
-)
-ADAPTER_CLASS = re.compile(
-    r"(Lora|AdaLora|IA3|PromptTuning|PrefixTuning|PromptEncoder|LoHa|LoKr|OFT|BOFT|Vera|LNTuning"
-    r"|AdaptionPrompt|FourierFT|MultitaskPromptTuning|Poly|XLora|HRA|VBLoRA|Bone|RandLora|Miss)Config"
-)
-OTHER_QUANTIZATION = re.compile(
-    r"(GPTQ|Awq|Aqlm|Quanto|Eetq|Hqq|TorchAo|FPQuant|FbgemmFp8|FineGrainedFP8|Mxfp4|HiggsConfig"
-    r"|Vptq|CompressedTensors)Config"
-)
-OPTIMIZERS = tuple(tables(__file__)["optimizers"])
-DATA_MODULES = ("datasets",)
-DATA_CLASS = re.compile(
-    r"(load_dataset|load_from_disk|concatenate_datasets|interleave_datasets|DataLoader"
-    r"|ConstantLengthDataset|TextDataset|\w*DataCollator\w*|default_data_collator|read_csv|Dataset"
-    r"|DatasetDict|TensorDataset|DistributedSampler|RandomSampler|SequentialSampler|random_split|Subset)"
-)
 
 
 def call_library(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
@@ -297,9 +270,7 @@ def call_library(world: ScriptWorld, called: Imported, arguments: Arguments) -> 
     if name in HANDLERS:
         return HANDLERS[name](world, called, arguments)
     made = _construct(world, called, arguments)
-    if made is not UNKNOWN:
-        return made
-    return other_call(world, called, arguments)
+    return made if made is not UNKNOWN else other_call(world, called, arguments)
 
 
 def _construct(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
@@ -319,7 +290,7 @@ def _construct(world: ScriptWorld, called: Imported, arguments: Arguments) -> An
         return made_of("other", name, arguments)
     if MODEL_CLASS.fullmatch(name):
         return from_config(world, name, arguments)
-    if DATA_CLASS.fullmatch(name) or called.package in DATA_MODULES:
+    if DATA_CLASS.fullmatch(name) or called.package == "datasets":
         return _data(world, name, arguments)
     if TOKENIZER_CLASS.fullmatch(name):
         return made_of("tokenizer", name, arguments)
@@ -356,8 +327,8 @@ def make_trainer(world: ScriptWorld, name: str, called: Any, arguments: Argument
 
 def _follow_callback(world: ScriptWorld, callback: Any, model: Any) -> None:
     """The methods of a callback of the script, which get the model."""
-    made = callback.values.get("(class)") if isinstance(callback, Thing) else None
-    if not isinstance(made, ScriptClass):
+    made = callback.made_of if isinstance(callback, Thing) else None
+    if made is None:
         return
     for node in made.node.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("on_"):
@@ -365,14 +336,10 @@ def _follow_callback(world: ScriptWorld, callback: Any, model: Any) -> None:
             world.follow(method, Arguments(named={"model": model}))
 
 
-# Data, and calls that nothing above knows.
-
-
 def _data(world: ScriptWorld, name: str, arguments: Arguments) -> Thing:
     """Data on the host; a length that it is cut to is noted."""
     note_lengths(world, arguments)
-    kind = "loader" if name == "DataLoader" else "data"
-    thing = made_of(kind, name, arguments)
     look_through(world, arguments)
-    world.note(arguments, "texts and their tokens are on the host", FREE)
-    return world.make(thing)
+    world.note(arguments, ON_HOST, FREE)
+    kind = "loader" if name == "DataLoader" else "data"
+    return world.make(made_of(kind, name, arguments))

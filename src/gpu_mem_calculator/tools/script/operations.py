@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..translation.arguments import tables
 from .values import UNKNOWN, Thing
 
 MOST = 1e15  # numbers beyond it are not computed
@@ -34,10 +35,7 @@ COMPARISONS: Mapping[type[ast.cmpop], Operator] = {
     ast.GtE: lambda a, b: a >= b,
     ast.LtE: lambda a, b: a <= b,
 }
-TEXT_METHODS = (
-    *("lower", "upper", "strip", "lstrip", "rstrip", "split", "replace", "startswith"),
-    *("endswith", "removeprefix", "removesuffix", "rsplit", "title", "partition", "rpartition"),
-)
+TEXT_METHODS = tuple(tables(__file__)["text_methods"])
 
 
 def calculate(operator: ast.operator, left: Any, right: Any) -> Any:
@@ -151,12 +149,11 @@ def builtin(name: str, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """A function of Python itself on values that are known."""
     one = values[0] if values else None
     if name == "dict":
-        pairs = dict(one) if isinstance(one, Mapping) else {}
-        return {**pairs, **named} if not values or isinstance(one, Mapping) else UNKNOWN
+        known = isinstance(one, Mapping) or not values
+        return {**(one or {}), **named} if known else UNKNOWN
     if name in ("list", "tuple", "set", "sorted"):
-        if not values:
-            return []
-        return list(one) if isinstance(one, list | tuple | dict) else UNKNOWN
+        known = isinstance(one, list | tuple | dict) or not values
+        return list(one or ()) if known else UNKNOWN
     if name == "len" and isinstance(one, list | tuple | dict | str):
         return len(one)
     if name in ("int", "float", "str", "bool") and len(values) == 1:

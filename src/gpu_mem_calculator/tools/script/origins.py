@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ..translation.arguments import tables
+from .expressions import last_name
 
 # Calls that only pass a value on, or declare an option.
 PASSING = tuple(tables(__file__)["passing"])
@@ -40,11 +41,23 @@ def declared_lines(tree: ast.AST) -> dict[str, set[int]]:
             for one in node.body:
                 if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
                     found[one.target.id] |= _lines(one)
-        elif isinstance(node, ast.Call) and _last(node.func) in ("add_argument", "option"):
-            for word in node.args:
-                if isinstance(word, ast.Constant) and isinstance(word.value, str):
-                    found[word.value.lstrip("-").replace("-", "_")] |= _lines(node)
+        elif isinstance(node, ast.Call):
+            for name in _option_names(node):
+                found[name] |= _lines(node)
     return found
+
+
+def _option_names(node: ast.Call) -> list[str]:
+    """The names of an option that a call declares; none where it declares no option."""
+    if last_name(node.func) not in ("add_argument", "option"):
+        return []
+    return [word.lstrip("-").replace("-", "_") for word in _texts(node)]
+
+
+def _texts(node: ast.Call) -> list[str]:
+    """The texts among a call's arguments."""
+    words = [one.value for one in node.args if isinstance(one, ast.Constant)]
+    return [one for one in words if isinstance(one, str)]
 
 
 def _set_names(tree: ast.AST) -> Mapping[str, set[int]]:
@@ -57,11 +70,9 @@ def _set_names(tree: ast.AST) -> Mapping[str, set[int]]:
                 for target in targets:
                     for name in _names(target):
                         found[name] |= _lines(node)
-        elif isinstance(node, ast.Call) and _last(node.func) in ("add_argument", "option"):
-            words = [one.value for one in node.args if isinstance(one, ast.Constant)]
-            for word in words:
-                if isinstance(word, str):
-                    found[word.lstrip("-").replace("-", "_")] |= _lines(node)
+        elif isinstance(node, ast.Call):
+            for name in _option_names(node):
+                found[name] |= _lines(node)
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -91,9 +102,8 @@ def _used_names(tree: ast.AST) -> Mapping[int, set[str]]:
             found[node.end_lineno or node.lineno].add(node.attr)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             found[node.lineno].add(str(node.slice.value))
-        elif isinstance(node, ast.Call) and _last(node.func) in ("get", "getattr"):
-            words = [one.value for one in node.args if isinstance(one, ast.Constant)]
-            found[node.lineno] |= {one for one in words if isinstance(one, str)}
+        elif isinstance(node, ast.Call) and last_name(node.func) in ("get", "getattr"):
+            found[node.lineno] |= set(_texts(node))
         elif isinstance(node, ast.keyword) and node.arg is None:
             found[node.value.lineno] |= set(_names(node.value))
     return found
@@ -108,7 +118,7 @@ def _lines(node: ast.AST) -> set[int]:
 def _is_plain(node: ast.AST) -> bool:
     """Whether an expression is made of constants, names and calls that pass them on."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Call) and _last(one.func) not in PASSING:
+        if isinstance(one, ast.Call) and last_name(one.func) not in PASSING:
             return False
         if isinstance(one, ast.Lambda | ast.ListComp | ast.GeneratorExp | ast.DictComp):
             return False
@@ -125,9 +135,3 @@ def _names(node: ast.AST) -> Iterable[str]:
     elif isinstance(node, ast.Tuple | ast.List):
         for one in node.elts:
             yield from _names(one)
-
-
-def _last(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

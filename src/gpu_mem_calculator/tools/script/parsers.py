@@ -7,33 +7,15 @@ from typing import Any
 
 from ..translation.arguments import tables
 from .library import ARGUMENT_CLASS
-from .values import UNKNOWN, Arguments, Imported, ScriptClass, Thing
+from .values import UNKNOWN, Arguments, Imported, ScriptClass, Thing, is_thing
 
+TABLES = tables(__file__)
 PARSERS = ("ArgumentParser", "HfArgumentParser", "TrlParser", "H4ArgumentParser")
+INNER = tuple(TABLES["inner"])  # make a group, or the parser of a subcommand
 OFF = {"store_true": False, "store_false": True}
 # Fields of TRL's ModelConfig that are not None by default (trl 1.16.0 trainer/model_config.py).
-MODEL_CONFIG = {
-    "model_revision": "main",
-    "trust_remote_code": False,
-    "use_peft": False,
-    "lora_r": 16,
-    "lora_alpha": 32,
-    "lora_dropout": 0.05,
-    "lora_task_type": "CAUSAL_LM",
-    "use_rslora": False,
-    "use_dora": False,
-    "load_in_8bit": False,
-    "load_in_4bit": False,
-    "bnb_4bit_quant_type": "nf4",
-    "use_bnb_nested_quant": False,
-    "dtype": "float32",
-    "torch_dtype": "float32",
-    "attn_implementation": None,
-    "model_name_or_path": None,
-    "lora_target_modules": None,
-    "lora_modules_to_save": None,
-}
-LORA: dict[str, str] = tables(__file__)["lora"]
+MODEL_CONFIG: dict[str, Any] = TABLES["model_config"] | dict.fromkeys(TABLES["without_default"])
+LORA: dict[str, str] = TABLES["lora"]
 
 
 def make_parser(name: str, arguments: Arguments) -> Thing:
@@ -46,10 +28,8 @@ def make_parser(name: str, arguments: Arguments) -> Thing:
 def call_parser(world: Any, parser: Thing, name: str, arguments: Arguments) -> Any:
     """A method of a parser."""
     if name == "add_argument":
-        return _add(world, parser, arguments)
-    if name in ("add_argument_group", "add_mutually_exclusive_group", "add_subparsers"):
-        return parser
-    if name == "add_parser":
+        return _add(world, arguments)
+    if name in INNER:
         return parser
     if name == "set_defaults":
         world.found.options |= arguments.named
@@ -58,8 +38,7 @@ def call_parser(world: Any, parser: Thing, name: str, arguments: Arguments) -> A
         found = world.make(namespace(world))
         return (found, []) if name == "parse_known_args" else found
     if name in ("parse_dict", "parse_yaml_file", "parse_json_file"):
-        data = arguments.positional[0] if arguments.positional else UNKNOWN
-        data = next(iter(arguments.named.values()), data)
+        data = next(iter(arguments.named.values()), arguments.first)
         data = world.data(data) if isinstance(data, str) else data
         given = data if isinstance(data, Mapping) else {}
         return _dataclasses(world, parser, given, arguments)
@@ -68,18 +47,18 @@ def call_parser(world: Any, parser: Thing, name: str, arguments: Arguments) -> A
     return UNKNOWN
 
 
-def _add(world: Any, parser: Thing, arguments: Arguments) -> Any:
+def _add(world: Any, arguments: Arguments) -> Any:
     """An option of argparse, with its default."""
     words = [one for one in arguments.positional if isinstance(one, str)]
     long = [one.lstrip("-").replace("-", "_") for one in words if one.startswith("--")]
     long = long or [one.lstrip("-").replace("-", "_") for one in words]
     destination = arguments.get("dest")
-    off = OFF.get(str(arguments.get("action")))
-    default = arguments.get("default", None, off)
-    for name in [destination] if isinstance(destination, str) else long:
-        world.found.options[name] = default
+    names = long
     if isinstance(destination, str):
+        names = [destination]
         world.found.facts.setdefault("destinations", {}).update(dict.fromkeys(long, destination))
+    off = OFF.get(str(arguments.get("action")))
+    world.found.options |= dict.fromkeys(names, arguments.get("default", None, off))
     return Thing(kind="data", name="option")
 
 
@@ -113,17 +92,19 @@ def parsed_instance(world: Any, one: Any, given: Mapping[str, Any], line: int) -
     if "ModelConfig" in roots:
         fields = {**MODEL_CONFIG, **fields}
     known = isinstance(one, ScriptClass) and not roots
-    values = {
-        **fields,
-        **{key: value for key, value in given.items() if key in fields or not known},
-    }
+    asked = {key: value for key, value in given.items() if key in fields or not known}
+    values = {**fields, **asked}
     return world.make(Thing(kind="namespace", name=getattr(one, "name", "options"), values=values))
+
+
+def _options(arguments: Arguments) -> Mapping[str, Any]:
+    """The values of TRL's ModelConfig that a function gets."""
+    return arguments.first.values if isinstance(arguments.first, Thing) else {}
 
 
 def peft_config(arguments: Arguments) -> Any:
     """trl.get_peft_config(model_args): a LoraConfig, or None (trainer/utils.py)."""
-    options = arguments.positional[0] if arguments.positional else UNKNOWN
-    values = options.values if isinstance(options, Thing) else {}
+    values = _options(arguments)
     if values.get("use_peft") is False:
         return None
     found = {name: values.get(option) for name, option in LORA.items()}
@@ -133,8 +114,7 @@ def peft_config(arguments: Arguments) -> Any:
 
 def quantization_config(arguments: Arguments) -> Any:
     """trl.get_quantization_config(model_args): a BitsAndBytesConfig, or None."""
-    options = arguments.positional[0] if arguments.positional else UNKNOWN
-    values = options.values if isinstance(options, Thing) else {}
+    values = _options(arguments)
     if values.get("load_in_4bit") is True:
         dtype = values.get("dtype") or "float32"
         found = {
@@ -153,7 +133,7 @@ def quantization_config(arguments: Arguments) -> Any:
 def click_option(world: Any, called: Imported, arguments: Arguments) -> None:
     """An option that a decorator of click declares."""
     if called.path in ("click.option", "click.argument"):
-        _add(world, Thing(kind="parser"), arguments)
+        _add(world, arguments)
 
 
 def declare(world: Any, function: Any) -> dict[str, Any]:
@@ -162,17 +142,11 @@ def declare(world: Any, function: Any) -> dict[str, Any]:
     """
     node = function.node
     names = [one.arg for one in (*node.args.args, *node.args.kwonlyargs)]
-    defaults = dict(
-        zip(
-            reversed([one.arg for one in node.args.args]),
-            reversed(node.args.defaults),
-            strict=False,
-        )
-    )
+    places = reversed([one.arg for one in node.args.args])
+    defaults = dict(zip(places, reversed(node.args.defaults), strict=False))
     for name in names:
-        default = defaults.get(name)
-        value = world.value(default, function.scope) if default is not None else UNKNOWN
-        if isinstance(value, Thing) and value.kind == "option":
+        value = world.value(defaults.get(name), function.scope)
+        if is_thing(value, "option"):
             value = value.values.get("default", UNKNOWN)
         world.found.options.setdefault(name, value)
     values = {name: world.given.get(name, world.found.options[name]) for name in names}

@@ -9,15 +9,25 @@ from typing import Any
 from ...runfile.text.errors import InputError
 from ..reading.named_files import NamedFiles
 from .definitions import SHOWN
-from .expressions import arguments_of
+from .expressions import arguments_of, last_name
 from .host_calls import FILE_TESTS, HostCalls
+from .library import ON_HOST
 from .methods import METHODS, call_method
 from .operations import dictionary_method, list_method, text_method, truth
 from .parsers import call_parser, click_option, declare
 from .record import FREE, HONOURED, LIMIT, UNCLEAR, Line, ScriptRecord
 from .rows import row
 from .unknown_calls import LENGTHS, look_through, note_lengths, other_call
-from .values import UNKNOWN, Arguments, Imported, Scope, ScriptClass, ScriptFunction, Thing
+from .values import (
+    UNKNOWN,
+    Arguments,
+    Imported,
+    Scope,
+    ScriptClass,
+    ScriptFunction,
+    Thing,
+    is_thing,
+)
 
 LOSSES = ("log_softmax", "softmax", "gather", "float", "logsumexp", "exp", "log")
 OWN_LOSS = "a loss of one's own may keep other tensors than the model's"
@@ -49,17 +59,6 @@ class ScriptReader(HostCalls):
     """Follows a script, with the tables of calls."""
 
     bare: ast.AST | None = None  # the call whose result nobody takes
-    quiet = False  # whether a function is looked through that nothing calls
-    called = True  # whether a library calls it, as methods of an object that the script made
-
-    def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
-        """Account for a call or an assignment, unless nothing calls it."""
-        if not self.quiet:
-            super().seen(line, what, effect, why, **bounds)
-
-    def make(self, thing: Thing) -> Thing:
-        """Keep an object that was made, unless nothing calls for it."""
-        return thing if self.quiet else super().make(thing)
 
     def look_into_the_rest(self) -> None:
         """Look for lengths in functions that nothing calls, such as those of a collator."""
@@ -72,24 +71,9 @@ class ScriptReader(HostCalls):
                 self.follow(ScriptFunction(one.node, one.scope, bound), Arguments())
         self.quiet = False
 
-    def put(self, target: ast.AST, value: Any, scope: Scope) -> None:
-        """Assign; a name that says the length of a sequence is noted."""
-        super().put(target, value, scope)
-        name = target.id.lower() if isinstance(target, ast.Name) else ""
-        if name in LENGTHS and isinstance(value, int) and value > 0:
-            assert isinstance(target, ast.Name)
-            self.note_length(target.lineno, int(value), named=True)
-
-    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
-        """Note a length; in a function that nothing calls it only may be the run's."""
-        if self.quiet and not self.called:
-            self.found.unused_lengths[line] = tokens
-        else:
-            super().note_length(line, tokens, named=named)
-
     def length(self, node: ast.AST | None, scope: Scope) -> None:
         """Note the tokens that sequences are cut to, where a name of the script says so."""
-        name = getattr(node, "attr", getattr(node, "id", "")).lower()
+        name = last_name(node).lower() if node is not None else ""
         value = self.value(node, scope) if name in LENGTHS else UNKNOWN
         if isinstance(value, int) and value > 0:
             assert isinstance(node, ast.expr)
@@ -113,10 +97,8 @@ class ScriptReader(HostCalls):
 
     def _not_reached(self, statement: ast.stmt) -> None:
         """Account for the lines of a branch that is not taken."""
-        lines = {statement.lineno}
-        for one in ast.walk(statement):
-            if isinstance(one, ast.keyword | ast.stmt):
-                lines.add(one.value.lineno if isinstance(one, ast.keyword) else one.lineno)
+        parts = [one for one in ast.walk(statement) if isinstance(one, ast.keyword | ast.stmt)]
+        lines = {one.value.lineno if isinstance(one, ast.keyword) else one.lineno for one in parts}
         for line in sorted(lines):
             self.seen(line, "this line", FREE, NOT_REACHED)
 
@@ -156,9 +138,8 @@ class ScriptReader(HostCalls):
         result = self.follow(function, arguments)
         if len(self.found.lines) > before:
             why = "its lines are followed"
-            self.found.lines.append(
-                Line(arguments.line, arguments.text, HONOURED, why, more=arguments.more)
-            )
+            found = Line(arguments.line, arguments.text, HONOURED, why, more=arguments.more)
+            self.found.lines.append(found)
         return result
 
     def _called(self, thing: Thing, arguments: Arguments) -> Any:
@@ -174,8 +155,7 @@ class ScriptReader(HostCalls):
             self.note(arguments, "how long sequences are", HONOURED)
             return Thing(kind="data", name="tokens", line=arguments.line)
         if thing.kind == "instance":
-            made = thing.values.get("(class)")
-            module = isinstance(made, ScriptClass) and made.roots & MODULES
+            module = thing.made_of is not None and thing.made_of.roots & MODULES
             return self._method(thing, "forward" if module else "__call__", arguments)
         if thing.kind == "output":
             return thing
@@ -217,7 +197,7 @@ class ScriptReader(HostCalls):
         return modules and any("isinstance" in test for _, test in self.unsure)
 
     def _thing_method(self, base: Thing, name: str, arguments: Arguments) -> Any:
-        if base.kind in ("model", "part", "trainer", "optimizer", "accelerator"):
+        if base.kind in METHODS:
             return call_method(self, base, name, arguments)
         if base.kind == "parser":
             return call_parser(self, base, name, arguments)
@@ -236,25 +216,14 @@ class ScriptReader(HostCalls):
             return base
         if base.kind == "scaler":
             self.found.facts["scaler"] = arguments.line
-            return arguments.positional[0] if name == "scale" and arguments.positional else UNKNOWN
+            return arguments.first if name == "scale" else UNKNOWN
         if base.kind in ("tokenizer", "data", "loader"):
             note_lengths(self, arguments)
             look_through(self, arguments)
-            self.note(arguments, "texts and their tokens are on the host", FREE)
+            self.note(arguments, ON_HOST, FREE)
             return Thing(kind="data", name=base.name, line=arguments.line)
         if base.kind == "instance":
-            method = base.values.get("(class)")
-            if isinstance(method, ScriptClass) and (node := method.method(name)) is not None:
-                return self._follow(ScriptFunction(node, method.scope, base), arguments)
-            stored = base.values.get(name)
-            if isinstance(stored, ScriptFunction):
-                return self.follow(stored, arguments)
-            if isinstance(stored, Thing):
-                return self._called(stored, arguments)
-            if isinstance(method, ScriptClass) and method.roots & MODULES:
-                call = row("model", name) is not None or name in METHODS["model"]
-                return base if call else UNKNOWN
-            return UNKNOWN
+            return self._instance_method(base, name, arguments)
         if base.kind in ("arguments", "config"):
             return self._read_method(base, name, arguments)
         if base.kind == "app":
@@ -264,10 +233,22 @@ class ScriptReader(HostCalls):
             return base.values.get(str(arguments.positional[0]), default)
         return UNKNOWN
 
+    def _instance_method(self, base: Thing, name: str, arguments: Arguments) -> Any:
+        if (method := base.method(name)) is not None:
+            return self._follow(method, arguments)
+        stored = base.values.get(name)
+        if isinstance(stored, ScriptFunction):
+            return self.follow(stored, arguments)
+        if isinstance(stored, Thing):
+            return self._called(stored, arguments)
+        module = base.made_of is not None and base.made_of.roots & MODULES
+        known = row("model", name) is not None or name in METHODS["model"]
+        return base if module and known else UNKNOWN
+
     def _read_method(self, base: Thing, name: str, arguments: Arguments) -> Any:
         """A method of the trainer's arguments or of a configuration; most read it."""
-        if name == "update" and arguments.positional and isinstance(arguments.positional[0], dict):
-            for key, value in arguments.positional[0].items():
+        if name == "update" and isinstance(arguments.first, dict):
+            for key, value in arguments.first.items():
                 self.set_attribute(base, key, value, arguments.line, f"{arguments.text}: {key}")
             return None
         if base.kind == "arguments" and name not in ("save_pretrained",):
@@ -289,7 +270,7 @@ class ScriptReader(HostCalls):
             click_option(self, called, arguments)
         elif isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value, scope)
-            if isinstance(owner, Thing) and owner.kind == "app":
+            if is_thing(owner, "app"):
                 owner.values.setdefault("commands", []).append(function)
         return function
 

@@ -1,4 +1,7 @@
-"""The table of what calls and assignments of a script do to memory."""
+"""What calls and assignments of a script do to memory: the table, and how each is written down.
+
+A call is honoured, free, a limit, or not understood.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
+from .definitions import ScriptWorld
+from .record import FREE, HONOURED, LIMIT, UNCLEAR
+from .values import Arguments
+
 TABLE = Path(__file__).with_name("rows.toml")
-PYTHON = "it is Python's own, and works on the host"
+NOT_UNDERSTOOD = "not understood"
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -27,10 +35,10 @@ class Row(Struct, frozen=True, kw_only=True):
 def _rows() -> Mapping[tuple[str, str], Row]:
     found: dict[tuple[str, str], Row] = {}
     data = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    for effect in ("free", "limit"):
+    for effect in (FREE, LIMIT):
         for group in data[effect]:
-            facts = {key: group[key] for key in ("adds", "saves") if key in group}
-            row = Row(effect=effect, why=group["why"], **facts)
+            facts = {key: group[key] for key in ("why", "adds", "saves") if key in group}
+            row = Row(effect=effect, **facts)
             found |= {(group["on"], name): row for name in group["names"]}
     return found
 
@@ -43,3 +51,28 @@ def row(on: str, name: str) -> Row | None:
 def is_plain_package(name: str) -> bool:
     """Whether functions of a package touch no memory of a GPU."""
     return name in sys.stdlib_module_names or row("package", name) is not None
+
+
+def account(world: ScriptWorld, arguments: Arguments, found: Row | None) -> None:
+    """Write down a call by its row; without a row it is not understood."""
+    bounds: dict[str, Any] = {"adds": found.adds, "saves": found.saves} if found else {}
+    effect, why = (found.effect, found.why) if found else (UNCLEAR, NOT_UNDERSTOOD)
+    world.seen(arguments.line, arguments.text, effect, why, more=arguments.more, **bounds)
+
+
+def honour(world: ScriptWorld, arguments: Arguments, why: str = "") -> None:
+    """Write down a call that changes the run that is estimated."""
+    world.seen(arguments.line, arguments.text, HONOURED, why, more=arguments.more)
+
+
+def limit(
+    world: ScriptWorld,
+    arguments: Arguments,
+    why: str,
+    *,
+    adds: bool | str = True,
+    saves: bool | str = True,
+) -> None:
+    """Write down a call that is known and not modelled."""
+    more = arguments.more
+    world.seen(arguments.line, arguments.text, LIMIT, why, adds=adds, saves=saves, more=more)

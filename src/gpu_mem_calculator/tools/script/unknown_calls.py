@@ -5,46 +5,24 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .accounting import account, limit
+from ..translation.arguments import tables
+from .definitions import ScriptWorld
 from .record import FREE, UNCLEAR
-from .rows import is_plain_package, row
-from .values import TRACKED, UNKNOWN, Arguments, Imported, ScriptFunction, ScriptWorld, Thing
+from .rows import account, is_plain_package, limit, row
+from .values import TRACKED, UNKNOWN, Arguments, Imported, ScriptFunction, Thing
 
-LENGTHS = (
-    *("max_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len", "model_max_length"),
-    *("block_size", "cutoff_len", "max_len", "max_sequence_length", "sequence_length"),
-)
-FREE_TORCH = re.compile(
-    r"torch\.(manual_seed|device|cuda\.(manual_seed(_all)?|set_device|empty_cache|synchronize"
-    r"|is_available|device_count|current_device|get_device_name|get_device_capability|memory\w*"
-    r"|max_memory\w*|mem_get_info|reset_\w+|get_device_properties|is_bf16_supported|Event|Stream"
-    r"|ipc_collect)|no_grad|inference_mode"
-    r"|enable_grad|distributed\.\w+|set_num_threads|utils\.data\.\w+|backends\.\w+(\.\w+)*|save|load"
-    r"|tensor|zeros|ones|arange|full|randn|rand|randint|Generator|cat|stack|argmax|long|LongTensor"
-    r"|set_float32_matmul_precision|nn\.functional\.\w+|nn\.utils\.rnn\.pad_sequence|sum|mean|exp|where"
-    r"|log|sqrt|abs|max|min|topk|softmax|sigmoid|nn\.CrossEntropyLoss|nn\.MSELoss|nn\.BCE\w+|is_tensor"
-    r"|profiler\.\w+|set_printoptions|optim\.lr_scheduler\.\w+|get_default_dtype|FloatTensor|eq|ne|all"
-    r"|any|numel|multinomial|clamp|masked_select|full_like|zeros_like|ones_like|isnan|sort|einsum|bmm"
-    r"|from_numpy|as_tensor|cumsum|nonzero|unique|triu|tril|is_floating_point|nn\.init\.\w+|BoolTensor)"
-)
-
-
+TABLES = tables(__file__)
+LENGTHS = tuple(TABLES["lengths"])
+FREE_TORCH = re.compile(rf"torch\.({'|'.join(TABLES['free_torch'])})")
 # Functions of files that are not at hand, whose names say that they read and report.
-REPORTS = re.compile(
-    r"(print|log|show|count|save|plot|dump|report|export|monitor|display|upload|write)_\w+"
-    r"|find_all_linear_\w+|get_\w*(state|parameters|params|size|memory|names|count|metrics)\w*"
-    r"|\w+_(info|summary|stats|report)|set_seed|seed_everything|setup_logg\w+|init_(wandb|logg\w+)"
-    r"|set_random_seed|fix_seed|login|main_process_first|parse_args|get_logger"
-)
+REPORTS = re.compile("|".join(TABLES["reports"]))
 # Names of code that is not at hand which say that it makes or changes something on the GPU.
-MAKES = re.compile(
-    r"(?i)model|policy|network|accelerator|optim|trainer|lora|peft|quant|deepspeed|fsdp|parallel"
-)
+MAKES = re.compile("|".join(TABLES["makes"]), re.IGNORECASE)
 OPTIONS = ("namespace", "arguments")
 KNOWN = ("transformers", "peft", "trl", "accelerate", "torch", "builtins", "?")
 
 
-def note_lengths(world: Any, arguments: Arguments) -> None:
+def note_lengths(world: ScriptWorld, arguments: Arguments) -> None:
     """Note the tokens to which a call cuts sequences."""
     for name in LENGTHS:
         value = arguments.named.get(name)
@@ -59,29 +37,17 @@ def look_through(world: ScriptWorld, arguments: Arguments) -> None:
             world.follow(one, Arguments(is_open=False))
 
 
-def other_call(world: Any, called: Any, arguments: Arguments) -> Any:
+def other_call(world: ScriptWorld, called: Any, arguments: Arguments) -> Any:
     """A call of something that is not in a table: it matters where it gets a model or a trainer,
     or where it is called for what it changes elsewhere.
     """
     path = called.path if isinstance(called, Imported) else ""
-    name = path.rpartition(".")[2]
     note_lengths(world, arguments)
-    touched = [one for one in arguments.every() if isinstance(one, Thing) and one.kind in TRACKED]
+    touched = arguments.things(*TRACKED)
     if touched:
-        known = row("function", name)
-        if known is None and REPORTS.fullmatch(name):
-            world.seen(arguments.line, arguments.text, FREE, "its name says that it reports")
-            return UNKNOWN
-        if known is None and (
-            FREE_TORCH.fullmatch(path) or is_plain_package(path.partition(".")[0])
-        ):
-            world.seen(arguments.line, arguments.text, FREE, "it reads the object")
-        else:
-            account(world, arguments, known)
-        models = [one for one in touched if one.kind in ("model", "part")]
-        return models[0] if models and known is None and len(touched) == 1 else UNKNOWN
-    outputs = [one for one in arguments.every() if isinstance(one, Thing) and one.kind == "output"]
-    if outputs and (called.package not in ("?", "builtins") if path else True):
+        return _touching(world, path, touched, arguments)
+    outputs = arguments.things("output")
+    if outputs and (not path or called.package not in ("?", "builtins")):
         why = "a loss of one's own may keep other tensors than the model's"
         # torch's function writes one tensor, and keeps at most one more for backward, in fp32.
         of_torch = path.startswith("torch.")
@@ -89,18 +55,30 @@ def other_call(world: Any, called: Any, arguments: Arguments) -> Any:
         outputs[0].values["own"] = not of_torch
         return outputs[0]
     elsewhere = path and not is_plain_package(called.package) and called.package not in KNOWN
-    options = [one for one in arguments.every() if isinstance(one, Thing) and one.kind in OPTIONS]
-    if elsewhere and options:
+    if elsewhere and arguments.things(*OPTIONS):
         world.found.facts["handed on"] = arguments
     look_through(world, arguments)
     if elsewhere:
-        if MAKES.search(name):
-            why = "not understood: its code is not at hand"
-            world.seen(arguments.line, arguments.text, UNCLEAR, why, more=arguments.more)
-        else:
-            why = "it gets no object that takes memory"
-            world.seen(arguments.line, arguments.text, FREE, why, more=arguments.more)
+        effect, why = FREE, "it gets no object that takes memory"
+        if MAKES.search(called.last):
+            effect, why = UNCLEAR, "not understood: its code is not at hand"
+        world.seen(arguments.line, arguments.text, effect, why, more=arguments.more)
     return UNKNOWN
+
+
+def _touching(world: ScriptWorld, path: str, touched: list[Thing], arguments: Arguments) -> Any:
+    """A call that gets objects which take memory; it may return the model that it gets."""
+    name = path.rpartition(".")[2]
+    known = row("function", name)
+    if known is None and REPORTS.fullmatch(name):
+        world.seen(arguments.line, arguments.text, FREE, "its name says that it reports")
+        return UNKNOWN
+    if known is None and (FREE_TORCH.fullmatch(path) or is_plain_package(path.partition(".")[0])):
+        world.seen(arguments.line, arguments.text, FREE, "it reads the object")
+    else:
+        account(world, arguments, known)
+    alone = known is None and len(touched) == 1 and touched[0].kind in ("model", "part")
+    return touched[0] if alone else UNKNOWN
 
 
 def changes_elsewhere(called: Any) -> bool:

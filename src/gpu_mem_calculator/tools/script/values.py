@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeGuard
 
 from msgspec import Struct, field
+
+DTYPES = ("bfloat16", "float16", "float32", "half", "float", "uint8", "float64", "double")
+# Kinds of things whose every call and assignment is accounted for.
+TRACKED = ("model", "part", "trainer", "optimizer", "engine")
 
 
 class Unknown:
@@ -17,9 +21,6 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
-DTYPES = ("bfloat16", "float16", "float32", "half", "float", "uint8", "float64", "double")
-# Kinds of things whose every call and assignment is accounted for.
-TRACKED = ("model", "part", "trainer", "optimizer", "engine")
 
 
 class Thing(Struct, eq=False, kw_only=True):
@@ -43,10 +44,27 @@ class Thing(Struct, eq=False, kw_only=True):
         """The line of an argument or attribute; that of the object where it has none."""
         return self.lines.get(key, self.line)
 
+    @property
+    def made_of(self) -> ScriptClass | None:
+        """The class of the script that an instance is an object of."""
+        found = self.values.get("(class)")
+        return found if isinstance(found, ScriptClass) else None
+
+    def method(self, name: str) -> ScriptFunction | None:
+        """A method that its class in the script has."""
+        made = self.made_of
+        node = made.method(name) if made else None
+        return ScriptFunction(node, made.scope, self) if made and node else None
+
 
 def value_of(thing: Any, key: str) -> Any:
     """An argument or attribute of an object; None where there is no such object."""
     return thing.values.get(key) if isinstance(thing, Thing) else None
+
+
+def is_thing(value: Any, *kinds: str) -> TypeGuard[Thing]:
+    """Whether a value is an object of one of the kinds."""
+    return isinstance(value, Thing) and value.kind in kinds
 
 
 class Scope(Struct, eq=False):
@@ -58,12 +76,9 @@ class Scope(Struct, eq=False):
 
     def get(self, name: str) -> Any:
         """The value of a name; UNKNOWN where the text does not show it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        return UNKNOWN
+        if name in self.names or self.parent is None:
+            return self.names.get(name, UNKNOWN)
+        return self.parent.get(name)
 
     def put(self, name: str, value: Any) -> None:
         """Bind a name."""
@@ -108,13 +123,8 @@ class ScriptClass(Struct, eq=False):
     @property
     def roots(self) -> set[str]:
         """Last names of the imported classes that it extends."""
-        found: set[str] = set()
-        for one in self.bases:
-            if isinstance(one, ScriptClass):
-                found |= one.roots
-            elif isinstance(one, Imported):
-                found.add(one.last)
-        return found
+        own = {one.last for one in self.bases if isinstance(one, Imported)}
+        return own.union(*(one.roots for one in self.bases if isinstance(one, ScriptClass)))
 
 
 class Imported(Struct, frozen=True):
@@ -153,6 +163,15 @@ class Arguments(Struct, kw_only=True):
         return default
 
     @property
+    def first(self) -> Any:
+        """The first one that has no name."""
+        return self.positional[0] if self.positional else UNKNOWN
+
+    def things(self, *kinds: str) -> list[Thing]:
+        """The objects of some kinds among all values."""
+        return [one for one in self.every() if is_thing(one, *kinds)]
+
+    @property
     def more(self) -> tuple[int, ...]:
         """The lines of its arguments beside the first."""
         return tuple(sorted({*self.lines.values(), *self.places} - {self.line}))
@@ -169,37 +188,6 @@ class Arguments(Struct, kw_only=True):
             elif isinstance(one, Mapping):
                 waiting += one.values()
         return found
-
-
-class ScriptWorld(Protocol):
-    """What the tables of calls need of the reader that follows a script."""
-
-    given: Mapping[str, Any]
-    environment: Mapping[str, str]
-    num_gpus: int
-    found: Any
-    loaders: list[Thing]
-
-    def seen(self, line: int, what: str, effect: str, why: str = "", **bounds: Any) -> None:
-        """Account for a call or an assignment."""
-
-    def note_length(self, line: int, tokens: int, *, named: bool = False) -> None:
-        """Note the tokens to which sequences are truncated."""
-
-    def note(self, arguments: Arguments, why: str, effect: str) -> None:
-        """Account for a call on data, and for each of its arguments by its own line."""
-
-    def make(self, thing: Thing) -> Thing:
-        """Keep an object that was made."""
-
-    def follow(self, function: Any, arguments: Arguments) -> Any:
-        """Call a function of the script."""
-
-    def data(self, name: str) -> Any:
-        """The data of a file; UNKNOWN where it cannot be read."""
-
-    def things(self, kind: str) -> list[Thing]:
-        """The objects of a kind, in the order in which they were made."""
 
 
 def plain(value: Any) -> bool:

@@ -7,6 +7,7 @@ differs, a sentence says how.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,39 +19,15 @@ from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import quoted
 from ...serving import server
-from ..writing.read_back import read_back
+from ..translation.arguments import tables
 from ..writing.texts import command_text
-from ..writing.unsaid import unsaid_sentences
+from ..writing.unsaid import read_back, unsaid_sentences
 from ..writing.written import Written
 
 OWN = ("engine_version", "engine_generation")  # of one server
-SHARE, REQUEST, CONTEXT = "gpu_memory_utilization", "max_total_tokens", "max_seq_len"
-# What a key is of where servers differ; those without an entry have it of one sequence.
-MEANINGS = {
-    SHARE: {
-        **dict.fromkeys(("vllm", "tgi"), "a share of the card"),
-        "sglang": "a share of the card for weights and KV cache alone",
-        "tensorrt_llm": "a share of what is free after loading, for the KV cache alone",
-    },
-    REQUEST: dict.fromkeys(("sglang", "tensorrt_llm"), "of the whole KV cache"),
-    CONTEXT: {"llamacpp": "of all slots together"},
-}
-OF_ONE = "of one sequence"
-
-
-def write_vllm(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`vllm serve`."""
-    return _write("vllm", file, resolved)
-
-
-def write_sglang(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`python -m sglang.launch_server`."""
-    return _write("sglang", file, resolved)
-
-
-def write_tgi(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`text-generation-launcher`."""
-    return _write("tgi", file, resolved)
+REQUEST, CONTEXT = "max_total_tokens", "max_seq_len"
+# What a key is of, by server, for the keys that do not mean the same in all of them.
+MEANINGS: Mapping[str, Mapping[str, str]] = tables(__file__)
 
 
 def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
@@ -60,11 +37,6 @@ def write_tensorrt_llm(file: RunFile, resolved: ResolvedRun) -> Written:
     moved = moved_to("tensorrt_llm", file)[0]
     lines = extra_options(resolve(moved, headers=False).run)
     return _write("tensorrt_llm", file, resolved, {FILE: "\n".join(lines) + "\n"} if lines else {})
-
-
-def write_llamacpp(file: RunFile, resolved: ResolvedRun) -> Written:
-    """`llama-server`."""
-    return _write("llamacpp", file, resolved)
 
 
 def _write(
@@ -87,6 +59,11 @@ def _write(
         beside=beside or {},
         unsaid=(*dropped, *unsaid),
     )
+
+
+write_vllm, write_sglang, write_tgi, write_llamacpp = (
+    partial(_write, name) for name in ("vllm", "sglang", "tgi", "llamacpp")
+)
 
 
 def _notes(resolved: ResolvedRun) -> Iterator[str]:
@@ -129,8 +106,9 @@ def _difference(key: str, before: str, name: str) -> str:
         return f"of {old.title}, not of {new.title}"
     if key not in new.options:
         return f"{new.title} has no such key"
-    meanings = MEANINGS.get(key, {})
-    was, now = (meanings.get(one, OF_ONE) for one in (before, name))
+    if key not in MEANINGS:
+        return ""
+    was, now = (MEANINGS[key][one] for one in (before, name))
     if was == now:
         return ""
     return f"{now} in {new.title}, {was} in {old.title}"

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from ...ledger.frameworks import SGLANG
-from ...runfile.resolve.serving_split import server_gpus
 from ...runfile.text.errors import InputError, quoted
-from ..reading.checkpoint_formats import add_checkpoint_limit
-from ..reading.command import VISIBLE, Command
-from ..reading.config_words import config_words, with_config
+from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import add_limit, json_object, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Reading, Section
-from ..reading.server_options import NOT_READ, server_hardware
+from ..reading.server_options import (
+    NOT_READ,
+    add_checkpoint_limit,
+    config_words,
+    server_hardware,
+    with_config,
+)
 from ..translation.arguments import argument_table
 from .translate import NOT_QUANTIZED, ONLINE, STRETCHED, inference_section
 
@@ -34,41 +37,34 @@ ASSUMED = "SGLang {}'s defaults: mem_fraction_static, chunked_prefill_size and g
 
 def read_command(command: Command) -> Reading:
     """What a command means."""
-    words = command.words[1 if command.module else 2 :]
-    visible, said = command.num_gpus, command.given_by
-    return read_arguments(words, command.files, command.environment, visible, said)
+    return read_arguments(command.words[1 if command.module else 2 :], command)
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """What a file for --config means."""
-    return read_arguments(config_words(data, SYNTAX), files)
+    return read_arguments(config_words(data, SYNTAX), Command(words=(), files=files))
 
 
-def read_arguments(
-    words: Sequence[str],
-    files: NamedFiles,
-    environment: Mapping[str, str] | None = None,
-    visible_gpus: int | None = None,
-    given_by: str = VISIBLE,
-) -> Reading:
+def read_arguments(words: Sequence[str], command: Command) -> Reading:
     """What the arguments of a server mean."""
     reading = Reading(tool=TITLE, version=SGLANG.version)
-    parsed = parse_options(TITLE, with_config(words, files, SYNTAX), ARGUMENTS, SYNTAX)
+    parsed = parse_options(TITLE, with_config(words, command.files, SYNTAX), ARGUMENTS, SYNTAX)
     if parsed.values.get("model_type") == "diffusion":
         raise InputError("--model-type diffusion serves pictures and videos, which is not modelled")
     reading.problems += parsed.problems
     kept = sort_options(reading, ARGUMENTS, parsed.values)
     section = inference_section(reading, kept)
     section |= _positions(reading, kept, section)
-    given = {name: parsed_value(text) for name, text in (environment or {}).items()}
+    given = {name: parsed_value(text) for name, text in command.environment.items()}
     sort_keys(reading, VARIABLES, {name: one for name, one in given.items() if PREFIX in name[:7]})
     model, method = _model(parsed.positional, kept), kept.get("quantization")
     if str(method) not in (*ONLINE, NOT_QUANTIZED):
         add_checkpoint_limit(reading, method, model)
+    nodes = whole_number("nnodes", kept.get("nnodes", 1))
     reading.run = {
         "model": {"name": model},
         "inference": section,
-        "hardware": _hardware(reading, section, kept, visible_gpus, given_by),
+        "hardware": server_hardware(reading, section, nodes, command, "--tp-size"),
     }
     reading.assumed = [ASSUMED.format(SGLANG.version)]
     return reading
@@ -97,15 +93,6 @@ def _positions(reading: Reading, kept: Mapping[str, Any], section: Section) -> S
         name = f"{OVERRIDES}.max_position_embeddings"
         return {"max_seq_len": whole_number(name, keys["max_position_embeddings"])}
     if keys.keys() & set(STRETCHED):
-        text = quoted(json.dumps(keys))
         why = "may allow longer sequences; set --context-length"
-        add_limit(reading, OVERRIDES, text, why, "more")
+        add_limit(reading, OVERRIDES, quoted(json.dumps(keys)), why, "more")
     return {}
-
-
-def _hardware(
-    reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None, given_by: str
-) -> Section:
-    """GPUs of all ranks, and the nodes that the command names."""
-    gpus, nodes = server_gpus(section), whole_number("nnodes", kept.get("nnodes", 1))
-    return server_hardware(reading, gpus, nodes, visible, "--tp-size", given_by)

@@ -1,13 +1,12 @@
-"""What the options of an SGLang server mean as the `inference` section of a run file.
-
-Speculative decoding of an SGLang server.
-
-sglang 0.5.18 srt/arg_groups/speculative_hook.py: NEXTN is EAGLE with the model's own layers.
+"""What the options of an SGLang server mean as the `inference` section of a run file, speculative
+decoding among them: NEXTN is EAGLE with the model's own layers (sglang 0.5.18
+srt/arg_groups/speculative_hook.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...ledger.units import GIB
@@ -22,52 +21,17 @@ from ..reading.option_values import (
     whole_numbers,
 )
 from ..reading.reading import Reading, Section
-from ..reading.server_options import QUANTIZES, dtype_keys, name_device, quantization_key
+from ..reading.server_options import (
+    QUANTIZES,
+    dtype_keys,
+    name_device,
+    plain_keys,
+    quantization_key,
+)
 from ..translation.arguments import tables
 
+TOKENS = tuple(f"speculative_{one}" for one in ("num_steps", "eagle_topk", "num_draft_tokens"))
 MODELLED = ("eagle", "eagle3", "nextn", "standalone", "ngram")
-
-
-def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
-    """Keys of `inference`; an algorithm that is not modelled becomes a limit."""
-    name = given.get("speculative_algorithm")
-    if name is None:
-        return {}
-    method, draft = str(name).lower(), given.get("speculative_draft_model_path")
-    if method not in MODELLED:
-        add_limit(reading, "speculative_algorithm", name, "is a draft that is not modelled", "more")
-        return {}
-    if draft is not None and not isinstance(draft, str):
-        written = option("speculative_draft_model_path")
-        raise InputError(f"{written}={quoted(draft)} must be a model's name")
-    if method == "nextn" and draft is not None:
-        method = "eagle"
-    section: Section = {"speculative_method": method}
-    if draft is not None:
-        section["speculative_model"] = draft
-    tokens = _tokens(reading, given)
-    return section | ({"num_speculative_tokens": tokens} if tokens else {})
-
-
-def _tokens(reading: Reading, given: Mapping[str, Any]) -> int | None:
-    """Tokens that the model verifies in one pass; with one branch they follow from the steps."""
-    steps, branches, tokens = (
-        whole_number(name, given[name]) if given.get(name) is not None else None
-        for name in (
-            "speculative_num_steps",
-            "speculative_eagle_topk",
-            "speculative_num_draft_tokens",
-        )
-    )
-    if branches is not None and branches > 1:
-        why = "branches, whose caches are not modelled; one branch is counted"
-        add_limit(reading, "speculative_eagle_topk", branches, why, "more")
-    elif steps is not None and tokens not in (None, steps + 1):
-        why = f"does not follow from {steps} steps; {tokens} tokens are counted"
-        add_limit(reading, "speculative_num_draft_tokens", tokens, why, "either")
-    return tokens if tokens is not None else steps + 1 if steps is not None else None
-
-
 TABLES = tables(__file__)
 # srt/utils/common.py human_readable_int
 UNITS: Units = {
@@ -79,7 +43,7 @@ COUNTS: dict[str, str] = TABLES["counts"]
 SIZES = {"context_length": "max_seq_len", "max_total_tokens": "max_total_tokens"}
 NUMBERS: dict[str, str] = TABLES["numbers"]
 FLAGS = ("enable_dp_attention", "disable_radix_cache")
-CACHES = {"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+CACHES = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 # Formats that SGLang quantizes to while it loads, and AWQ; empty where they are not modelled.
 # Others are the checkpoint's own.
 ONLINE: dict[str, str] = TABLES["online"]
@@ -96,33 +60,57 @@ HICACHE_RATIO = 2.0  # srt/server_args.py _handle_hicache_ratio_default
 STRETCHED = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings")
 
 
+def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
+    """Keys of `inference`; an algorithm that is not modelled becomes a limit."""
+    name = given.get("speculative_algorithm")
+    if name is None:
+        return {}
+    method, draft = str(name).lower(), given.get("speculative_draft_model_path")
+    if method not in MODELLED:
+        add_limit(reading, "speculative_algorithm", name, "is a draft that is not modelled", "more")
+        return {}
+    if draft is not None and not isinstance(draft, str):
+        written = option("speculative_draft_model_path")
+        raise InputError(f"{written}={quoted(draft)} must be a model's name")
+    if method == "nextn" and draft is not None:
+        method = "eagle"
+    tokens = _tokens(reading, given)
+    section = {"speculative_model": draft, "num_speculative_tokens": tokens or None}
+    known = {key: value for key, value in section.items() if value is not None}
+    return {"speculative_method": method, **known}
+
+
+def _tokens(reading: Reading, given: Mapping[str, Any]) -> int | None:
+    """Tokens that the model verifies in one pass; with one branch they follow from the steps."""
+    steps, branches, tokens = (
+        whole_number(name, given[name]) if given.get(name) is not None else None for name in TOKENS
+    )
+    if branches is not None and branches > 1:
+        why = "branches, whose caches are not modelled; one branch is counted"
+        add_limit(reading, "speculative_eagle_topk", branches, why, "more")
+    elif steps is not None and tokens not in (None, steps + 1):
+        why = f"does not follow from {steps} steps; {tokens} tokens are counted"
+        add_limit(reading, "speculative_num_draft_tokens", tokens, why, "either")
+    return tokens if tokens is not None else steps + 1 if steps is not None else None
+
+
 def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     """The section for options that are sorted; what is not modelled becomes a limit."""
     section: Section = {"engine": "sglang"}
-    for name, key in COUNTS.items():
-        if given.get(name) is not None:
-            section[key] = whole_number(name, given[name])
-    for name, key in SIZES.items():
-        if given.get(name) is not None:
-            section[key] = whole_number(name, given[name], UNITS)
-    for name, key in NUMBERS.items():
-        if given.get(name) is not None:
-            section[key] = real_number(name, given[name])
+    section |= plain_keys(given, COUNTS, whole_number)
+    section |= plain_keys(given, SIZES, partial(whole_number, units=UNITS))
+    section |= plain_keys(given, NUMBERS, real_number)
     for name in FLAGS:
         if given.get(name):
             section[name] = truth(name, given[name])
-    section |= _dtypes(reading, given)
-    section |= _prefill(reading, given)
-    section |= _graphs(reading, given)
-    section |= _kernels(reading, given)
-    section |= _adapters(reading, given)
+    for part in (_dtypes, _prefill, _graphs, _kernels, _adapters):
+        section |= part(reading, given)
     section |= speculation(reading, given)
     section |= _experts(reading, given, section)
     if given.get("enable_hierarchical_cache"):
         ratio = given.get("hicache_ratio")
-        section["hicache_ratio"] = real_number(
-            "hicache_ratio", HICACHE_RATIO if ratio is None else ratio
-        )
+        ratio = HICACHE_RATIO if ratio is None else ratio
+        section["hicache_ratio"] = real_number("hicache_ratio", ratio)
     section.setdefault("tensor_parallel_size", 1)
     return section
 
@@ -160,16 +148,13 @@ def _prefill(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys for CUDA graphs (srt/server_args.py _parse_cuda_graph_config)."""
-    decode, prefill = (
-        given.get("cuda_graph_backend_decode"),
-        given.get("cuda_graph_backend_prefill"),
-    )
-    whole = given.get("disable_cuda_graph")
-    without_decode = (
-        decode == DISABLED if decode else whole or given.get("disable_decode_cuda_graph")
-    )
-    without_prefill = (
-        prefill == DISABLED if prefill else whole or given.get("disable_prefill_cuda_graph")
+    parts = ("decode", "prefill")
+    decode, prefill = (given.get(f"cuda_graph_backend_{part}") for part in parts)
+    without_decode, without_prefill = (
+        backend == DISABLED
+        if backend
+        else given.get("disable_cuda_graph") or given.get(f"disable_{part}_cuda_graph")
+        for part, backend in zip(parts, (decode, prefill), strict=True)
     )
     if without_decode and without_prefill:
         yield "enforce_eager", True
@@ -183,9 +168,8 @@ def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, A
         ("cuda_graph_backend_prefill", prefill, "breakable"),
     ):
         if value not in (None, usual, DISABLED):
-            add_limit(
-                reading, name, value, "captures other graphs, which is not modelled", "either"
-            )
+            why = "captures other graphs, which is not modelled"
+            add_limit(reading, name, value, why, "either")
     if given.get("cuda_graph_bs_decode"):
         sizes = whole_numbers("cuda_graph_bs_decode", given["cuda_graph_bs_decode"])
         yield "cuda_graph_bs", sizes

@@ -13,6 +13,14 @@ MOST_NUMBER = 2**63
 NAME = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\b\}?")
 ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.+)", re.DOTALL)
 STEP = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
+COMPARE: Mapping[type, Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 def _divide(left: int, right: int) -> int:
@@ -31,14 +39,6 @@ BINARY: Mapping[type, Callable[[int, int], int]] = {
     ast.Div: _divide,
     ast.Mod: lambda left, right: left - right * _divide(left, right),
     ast.Pow: _power,
-}
-COMPARE: Mapping[type, Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 
 

@@ -29,27 +29,20 @@ class Work:
 
 def check_size(text: str) -> None:
     """Refuse a script that is too long."""
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(
-            f"the shell script has more than {MOST_CHARACTERS:,} characters; "
-            "check the command that it starts instead"
-        )
+    _check(len(text), MOST_CHARACTERS, "the shell script has more than {:,} characters")
 
 
 def check_depth(depth: int) -> None:
     """Refuse what is nested too deeply."""
-    if depth > MOST_DEPTH:
-        raise InputError(
-            f"the shell script is nested more than {MOST_DEPTH} levels deep; "
-            "check the command that it starts instead"
-        )
+    _check(depth, MOST_DEPTH, "the shell script is nested more than {} levels deep")
 
 
 def checked_value(text: str) -> str:
     """A value that is not too long."""
-    if len(text) > MOST_VALUE:
-        raise InputError(
-            f"a variable of the shell script grows beyond {MOST_VALUE:,} characters; "
-            "check the command that it starts instead"
-        )
+    _check(len(text), MOST_VALUE, "a variable of the shell script grows beyond {:,} characters")
     return text
+
+
+def _check(size: int, most: int, sentence: str) -> None:
+    if size > most:
+        raise InputError(f"{sentence.format(most)}; check the command that it starts instead")

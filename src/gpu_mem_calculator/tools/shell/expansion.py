@@ -1,6 +1,5 @@
-"""Expands quotes and variables in words. Nothing is run: `$(...)` is a value that is not known.
-
-`${name...}`: defaults, prefixes and suffixes, replacements, parts of a value.
+"""Expands quotes and variables in words, with the defaults, prefixes, replacements and parts of
+`${name...}`. Nothing is run: `$(...)` is a value that is not known.
 """
 
 from __future__ import annotations
@@ -26,6 +25,13 @@ CASES: Mapping[str, Callable[[str], str]] = {
     ",,": str.lower,
     "^": lambda one: one[:1].upper() + one[1:],
 }
+PLAIN = re.compile(r"[^\\'\"$`]+")
+PLAIN_QUOTED = re.compile(r"[^\\$`\"]+")
+SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+OWN_FOLDER = re.compile(r"dirname.*(\$0|\$\{0\}|BASH_SOURCE)", re.DOTALL)
+PATTERN_WORK = 20  # a pattern is tried at each character of a value
+ESCAPES = {"n": "\n", "t": "\t"}
+Elements = list[str] | None
 
 
 def changed(value: str, rest: str) -> str | None:
@@ -79,18 +85,8 @@ def _part(value: str, text: str) -> str | None:
         return None
     start = int(match[1])
     start = max(len(value) + start, 0) if start < 0 else start
-    if match[2] is None:
-        return value[start:]
-    length = int(match[2])
+    length = len(value) if match[2] is None else int(match[2])
     return value[start : length if length < 0 else start + length]
-
-
-PLAIN = re.compile(r"[^\\'\"$`]+")
-PLAIN_QUOTED = re.compile(r"[^\\$`\"]+")
-SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-OWN_FOLDER = re.compile(r"dirname.*(\$0|\$\{0\}|BASH_SOURCE)", re.DOTALL)
-PATTERN_WORK = 20  # a pattern is tried at each character of a value
-ESCAPES = {"n": "\n", "t": "\t"}
 
 
 class Fields:
@@ -261,20 +257,20 @@ class Expansion:
     def _parameter(self, inner: str, fields: Fields, *, quoted: bool) -> None:
         match = PARAMETER.fullmatch(inner)
         if match is None:
-            fields.add(f"${{{''.join(inner.split())}}}")
+            fields.add(_braced(inner))
             return
-        name, index, rest = match["name"], match["index"], match["rest"]
+        name, index = match["name"], match["index"]
         if match["indirect"]:
             name = self.variables.get(name) or name
         everything = index in ("@", "*") or name in ("@", "*")
-        elements = self.variables.elements(name) if everything else None
-        if not everything:
-            value = self._value(name, index)
-            elements = None if value is None else [value]
+        value = None if everything else self._value(name, index)
+        elements = None if value is None else [value]
+        if everything:
+            elements = self.variables.elements(name)
         if match["length"] and elements is not None:
             fields.add(str(len(elements) if everything else len(elements[0])))
             return
-        elements = self._with_operator(name, inner, elements, rest, fields, quoted=quoted)
+        elements = self._with_operator(name, match, elements, fields, quoted=quoted)
         if elements is None:
             return
         if quoted and everything and "*" not in (index, name):
@@ -293,16 +289,10 @@ class Expansion:
         return self.variables.get(name, index)
 
     def _with_operator(
-        self,
-        name: str,
-        inner: str,
-        elements: list[str] | None,
-        rest: str,
-        fields: Fields,
-        *,
-        quoted: bool,
-    ) -> list[str] | None:
+        self, name: str, match: re.Match[str], elements: Elements, fields: Fields, *, quoted: bool
+    ) -> Elements:
         """The elements after an operator; None where the result is in the fields already."""
+        inner, rest = match.string, match["rest"]
         default = DEFAULT.fullmatch(rest)
         if default:
             missing = elements is None or (bool(default[1]) and not "".join(elements))
@@ -317,9 +307,7 @@ class Expansion:
         rest = self.text(rest, quoted=True) if rest else ""
         self.work.spend(sum(map(len, elements)) * (PATTERN_WORK if rest else 1))
         results = [changed(element, rest) for element in elements]
-        return [
-            f"${{{''.join(inner.split())}}}" if result is None else result for result in results
-        ]
+        return [_braced(inner) if result is None else result for result in results]
 
     def _use_default(
         self, name: str, default: re.Match[str], fields: Fields, *, quoted: bool
@@ -336,7 +324,12 @@ class Expansion:
             return [f"${name}"]
         if self.empty_if_unset or "[@]" in inner or "[*]" in inner:
             return []
-        return [f"${inner}" if inner == name else f"${{{''.join(inner.split())}}}"]
+        return [f"${inner}" if inner == name else _braced(inner)]
+
+
+def _braced(inner: str) -> str:
+    """What stands for a parameter whose value is not known."""
+    return f"${{{''.join(inner.split())}}}"
 
 
 def _escaped(pair: str, *, quoted: bool) -> str:

@@ -1,6 +1,5 @@
-"""The commands that a shell script would start, and those that train or serve.
-
-Slurm's lines in a script: the nodes, GPUs and card that it asks for (sbatch's manual).
+"""The commands that a shell script would start, and those that train or serve; and what its lines
+for Slurm ask for: nodes, GPUs and the card (sbatch's manual).
 """
 
 from __future__ import annotations
@@ -28,7 +27,21 @@ from .variables import Variables
 LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 OPTION = re.compile(r"(--[\w-]+|-[A-Za-z])(?:[ =]*(\"[^\"]*\"|'[^']*'|[^\s#]+))?")
 SHORT: dict[str, str] = tables(__file__)["short"]
+VARIABLES: dict[str, list[str]] = tables(__file__)["variables"]  # that Slurm sets
 MOST_LINES = 200
+# Prompts of a session that was pasted; `> ` alone is a redirection.
+PROMPT = re.compile(r"^[ \t]*[$%] (?=\S)", re.MULTILINE)
+PROMPTS = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
+# Scripts in Python that prepare or look at something beside the one that trains.
+BESIDE = re.compile("|".join(tables(__file__)["beside"]))
+PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
+SBATCH_LINES = "#SBATCH"
+BUILT_IN = ("conda", "pip", "pip3", "uv", "git", "curl", "hf", "huggingface-cli", "export")
+MOST_SEEN = 3
+STEP = "srun"  # starts a step of a job
+LAUNCHED = 1  # rank of a script behind a launcher, which trains
+MOST_COMMANDS, MOST_NAMED = 32, 70
+ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
 
 
 class Allocation(Struct, frozen=True):
@@ -43,25 +56,21 @@ class Allocation(Struct, frozen=True):
     @property
     def num_gpus(self) -> int | None:
         """The GPUs of all nodes."""
-        if self.gpus is not None:
+        if self.gpus is not None or self.gpus_per_node is None:
             return self.gpus
-        each = self.gpus_per_node
-        return None if each is None else (self.nodes or 1) * each
+        return (self.nodes or 1) * self.gpus_per_node
 
     def environment(self) -> dict[str, str]:
         """The variables that Slurm sets."""
-        nodes, each, tasks = self.nodes, self.gpus_per_node, self.tasks_per_node
-        whole = None if tasks is None else (nodes or 1) * tasks
-        values = {
-            "SLURM_NNODES": nodes,
-            "SLURM_JOB_NUM_NODES": nodes,
-            "SLURM_GPUS_PER_NODE": each,
-            "SLURM_GPUS_ON_NODE": each,
-            "SLURM_NTASKS_PER_NODE": tasks,
-            "SLURM_NTASKS": whole,
-            "SLURM_NPROCS": whole,
+        tasks = self.tasks_per_node
+        said = {
+            "nodes": self.nodes,
+            "gpus_per_node": self.gpus_per_node,
+            "tasks_per_node": tasks,
+            "tasks": None if tasks is None else (self.nodes or 1) * tasks,
         }
-        return {name: str(value) for name, value in values.items() if value is not None}
+        known = {kind: str(value) for kind, value in said.items() if value is not None}
+        return {name: text for kind, text in known.items() for name in VARIABLES[kind]}
 
 
 def read_allocation(text: str) -> Allocation:
@@ -98,24 +107,6 @@ def _gres(text: str) -> int | None:
     return (int(found[1]) if found[1] else 1) if found else None
 
 
-# Prompts of a session that was pasted; `> ` alone is a redirection.
-PROMPT = re.compile(r"^[ \t]*[$%] (?=\S)", re.MULTILINE)
-PROMPTS = re.compile(r"^[ \t]*[$>%] (?=\S)", re.MULTILINE)
-# Scripts in Python that prepare or look at something beside the one that trains.
-BESIDE = re.compile(
-    r"(pre_?process|prepare|convert|download|eval|infer|generat|merge|export|bench|test|token|plot"
-    r"|setup|client|collect|report|rollout|deploy)"
-)
-PROGRAM = re.compile(r"(.*\.py|-m|vllm|launch)")  # in commands that start a tool
-SBATCH_LINES = "#SBATCH"
-BUILT_IN = ("conda", "pip", "pip3", "uv", "git", "curl", "hf", "huggingface-cli", "export")
-MOST_SEEN = 3
-STEP = "srun"  # starts a step of a job
-LAUNCHED = 1  # rank of a script behind a launcher, which trains
-MOST_COMMANDS, MOST_NAMED = 32, 70
-ANY_SCRIPT = "huggingface"  # its row in FORMATS takes any script in Python
-
-
 def read_script(
     text: str,
     files: NamedFiles,
@@ -137,9 +128,8 @@ def read_script(
     variables = {**allocation.environment(), **(environment or {})}
     problem, work = None, Work()
     for undecided in (False, True):
-        script = ShellScript(
-            Variables(variables, arguments), files, work, undecided=undecided, path=path
-        )
+        known = Variables(variables, arguments)
+        script = ShellScript(known, files, work, undecided=undecided, path=path)
         script.run_text(text)
         commands, problem = _commands(script, files)
         if commands:
@@ -219,15 +209,12 @@ def _command(started: Started, files: NamedFiles) -> Command:
 
 def _completed(command: Command, allocation: Allocation, notes: tuple[str, ...]) -> Command:
     """The command with Slurm's counts, where its launcher has none, and with what was assumed."""
-    command = replace(
-        command, assumed=(*notes, *command.assumed), card=command.card or allocation.card
-    )
-    if command.num_gpus is None and allocation.num_gpus is not None:
-        nodes = allocation.nodes or command.num_nodes
-        return replace(
-            command, num_gpus=allocation.num_gpus, num_nodes=nodes, given_by=SBATCH_LINES
-        )
-    return command
+    card, assumed = command.card or allocation.card, (*notes, *command.assumed)
+    command, count = replace(command, assumed=assumed, card=card), allocation.num_gpus
+    if command.num_gpus is not None or count is None:
+        return command
+    nodes = allocation.nodes or command.num_nodes
+    return replace(command, num_gpus=count, num_nodes=nodes, given_by=SBATCH_LINES)
 
 
 def main_commands(commands: Sequence[Command]) -> list[Command]:

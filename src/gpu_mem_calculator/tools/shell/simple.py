@@ -1,12 +1,10 @@
-"""Reads one simple command of a shell script: variables, a builtin, a function, or a program.
-
-Commands of the shell itself that set variables: export, declare, set, shift, unset ...
-
-Decides the conditions of a shell script where their values are known.
+"""Reads one simple command of a shell script: a condition, which is decided where its values are
+known; variables; a builtin, such as export, set or shift; a function; or a program.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,50 +19,46 @@ from .bounds import checked_value
 from .expansion import Expansion
 from .nodes import Simple
 from .tokens import tokens_of
-from .variables import Variables, is_known
+from .variables import is_known
 
 if TYPE_CHECKING:
     from .script import ShellScript
 
 NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": lambda left, right: left == right,
-    "-ne": lambda left, right: left != right,
-    "-lt": lambda left, right: left < right,
-    "-le": lambda left, right: left <= right,
-    "-gt": lambda left, right: left > right,
-    "-ge": lambda left, right: left >= right,
+    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 OPEN_CLOSE = {"[": "]", "[[": "]]", "test": ""}
 MOST_WORDS = 200
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*(?:\[[^\]]*\])?)(\+?)=(.*)", re.DOTALL)
+DECLARATIONS = frozenset({"export", "declare", "local", "readonly", "typeset"})
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+SBATCH = "sbatch"  # Slurm starts the script that it gets
+WRITERS = frozenset({"cat", "tee", "echo", "printf"})
+ALWAYS = {":": True, "true": True, "false": False}
+LEAVES = frozenset({"exit", "return", "break", "continue"})
+QUIET = frozenset({"mkdir", "sleep", "read", "trap", "ulimit", "module", "hash", "alias"})
+VARIABLE_ALONE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+SCRIPT_DEPTH = 8  # levels that a script in a script counts as
 
 
 def decide(words: list[str], expansion: Expansion) -> bool | None:
     """The result of `[ ... ]`, `[[ ... ]]` or `test`; None where it is not known."""
     inner = words[1:-1] if OPEN_CLOSE[words[0]] else words[1:]
-    if len(inner) > MOST_WORDS:
-        return None
-    return _any(inner, expansion)
+    return None if len(inner) > MOST_WORDS else _joined(inner, expansion, decisive=True)
 
 
-def _any(words: list[str], expansion: Expansion) -> bool | None:
-    return _joined(words, ("||", "-o"), expansion, decisive=True)
-
-
-def _all(words: list[str], expansion: Expansion) -> bool | None:
-    return _joined(words, ("&&", "-a"), expansion, decisive=False)
-
-
-def _joined(
-    words: list[str], operators: tuple[str, str], expansion: Expansion, *, decisive: bool
-) -> bool | None:
+def _joined(words: list[str], expansion: Expansion, *, decisive: bool) -> bool | None:
+    """Conditions joined by `||`, of which one decides, and in them by `&&`."""
     parts: list[list[str]] = [[]]
     for word in words:
-        if word in operators:
+        if word in (("||", "-o") if decisive else ("&&", "-a")):
             parts.append([])
         else:
             parts[-1].append(word)
-    inner = _all if decisive else _one
-    results = [inner(part, expansion) for part in parts]
+    results = [
+        _joined(part, expansion, decisive=False) if decisive else _one(part, expansion)
+        for part in parts
+    ]
     if decisive in results:
         return decisive
     return None if None in results else not decisive
@@ -80,12 +74,10 @@ def _one(words: list[str], expansion: Expansion) -> bool | None:
         return expansion.variables.elements(words[1]) is not None
     texts = [_operand(word, expansion) for word in words]
     if len(texts) == 1:
-        return _known(texts[0], bool(texts[0]))
+        return bool(texts[0]) if is_known(texts[0]) else None
     if len(texts) == 2 and words[0] in ("-z", "-n"):
-        return _known(texts[1], (words[0] == "-z") is not bool(texts[1]))
-    if len(texts) == 3:
-        return _compare(texts[0], words[1], texts[2])
-    return None
+        return (words[0] == "-z") is not bool(texts[1]) if is_known(texts[1]) else None
+    return _compare(texts[0], words[1], texts[2]) if len(texts) == 3 else None
 
 
 def _operand(word: str, expansion: Expansion) -> str:
@@ -96,25 +88,15 @@ def _operand(word: str, expansion: Expansion) -> str:
         expansion.empty_if_unset = False
 
 
-def _known(text: str, result: bool) -> bool | None:
-    return result if is_known(text) else None
-
-
-def _compare(left: str, operator: str, right: str) -> bool | None:
+def _compare(left: str, sign: str, right: str) -> bool | None:
     if not is_known(left) or not is_known(right):
         return None
-    if operator in NUMBERS:
+    if sign in NUMBERS:
         numbers = [one.strip() for one in (left, right)]
         if not all(re.fullmatch(r"-?\d{1,18}", one) for one in numbers):
             return None
-        return NUMBERS[operator](int(numbers[0]), int(numbers[1]))
-    if operator in ("=", "==", "!="):
-        return fnmatchcase(left, right) is (operator != "!=")
-    return None
-
-
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*(?:\[[^\]]*\])?)(\+?)=(.*)", re.DOTALL)
-DECLARATIONS = frozenset({"export", "declare", "local", "readonly", "typeset"})
+        return NUMBERS[sign](int(numbers[0]), int(numbers[1]))
+    return fnmatchcase(left, right) is (sign != "!=") if sign in ("=", "==", "!=") else None
 
 
 def assign(raw: str, expansion: Expansion) -> str | None:
@@ -149,8 +131,9 @@ def declare(raw_words: list[str], expansion: Expansion) -> None:
                 expansion.variables.exported.add(name)
 
 
-def set_arguments(words: list[str], variables: Variables) -> None:
+def _set(script: ShellScript, words: list[str]) -> None:
     """`set -- a b`, `shift 2`, `unset NAME`."""
+    variables = script.expansion.variables
     if words[0] == "set" and "--" in words:
         variables.arguments = words[words.index("--") + 1 :]
         variables.arguments_known = True
@@ -161,16 +144,6 @@ def set_arguments(words: list[str], variables: Variables) -> None:
         for name in words[1:]:
             variables.values.pop(name, None)
             variables.exported.discard(name)
-
-
-SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-SBATCH = "sbatch"  # Slurm starts the script that it gets
-WRITERS = frozenset({"cat", "tee", "echo", "printf"})
-ALWAYS = {":": True, "true": True, "false": False}
-LEAVES = frozenset({"exit", "return", "break", "continue"})
-QUIET = frozenset({"mkdir", "sleep", "read", "trap", "ulimit", "module", "hash", "alias"})
-VARIABLE_ALONE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
-SCRIPT_DEPTH = 8  # levels that a script in a script counts as
 
 
 class LeaveError(Exception):
@@ -222,11 +195,8 @@ def run_simple(script: ShellScript, node: Simple) -> bool | None:
 
 def _environment(script: ShellScript, prefix: list[str]) -> dict[str, str]:
     """Variables in front of a command: they are set for it alone."""
-    found: dict[str, str] = {}
-    for raw in prefix:
-        name, _, value = raw.partition("=")
-        found[name] = script.expansion.text(value)
-    return found
+    pairs = (raw.partition("=") for raw in prefix)
+    return {name: script.expansion.text(value) for name, _, value in pairs}
 
 
 def _words(script: ShellScript, raw_words: list[str]) -> list[str]:
@@ -283,13 +253,12 @@ def _shell(script: ShellScript, command: Command) -> None:
     if text is None and not rest:
         return
     variables, outer = script.expansion.variables, script.outer
-    script.expansion.variables = variables.copy()
+    script.expansion.variables = inner = variables.copy()
     script.outer = command if command.num_gpus is not None or command.card else outer
     for name, value in command.environment.items():
-        script.expansion.variables.set(name, value)
-        script.expansion.variables.exported.add(name)
-    script.expansion.variables.arguments = rest[1:]
-    script.expansion.variables.arguments_known = True
+        inner.set(name, value)
+        inner.exported.add(name)
+    inner.arguments, inner.arguments_known = rest[1:], True
     if text is not None:
         script.run_text(text)
     else:
@@ -319,10 +288,6 @@ def _cd(script: ShellScript, words: list[str]) -> None:
         script.folder = script.folder / os.path.expanduser(words[1])
 
 
-def _set(script: ShellScript, words: list[str]) -> None:
-    set_arguments(words, script.expansion.variables)
-
-
 def _eval(script: ShellScript, words: list[str]) -> None:
     script.run_text(" ".join(words[1:]))
 
@@ -336,14 +301,10 @@ def _wait(script: ShellScript, words: list[str]) -> None:
 
 
 BUILTINS: Mapping[str, Callable[[ShellScript, list[str]], None]] = {
-    "source": _source,
-    ".": _source,
-    "cd": _cd,
-    "pushd": _cd,
+    **dict.fromkeys(("source", "."), _source),
+    **dict.fromkeys(("cd", "pushd"), _cd),
+    **dict.fromkeys(("set", "shift", "unset"), _set),
     "eval": _eval,
-    "set": _set,
-    "shift": _set,
-    "unset": _set,
     **dict.fromkeys(("wait", "kill", "pkill", "killall"), _wait),
 }
 

@@ -18,7 +18,7 @@ ARRAY = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 DELIMITER = re.compile(r"[ \t]*((?:[^\s;&|<>()'\"\\]|'[^']*'|\"[^\"]*\"|\\.)+)")
 MOST_ARITHMETIC = 200  # characters of `((...))`
 ENDS = frozenset(" \t\r\n;&|<>()")
-NAMES = {'"': "a double quote", "(": "a parenthesis", "`": "a backtick"}
+NAMES = {'"': "a double quote", "(": "a parenthesis", "`": "a backtick", "{": "a brace"}
 
 
 class ShellToken(Struct):
@@ -151,9 +151,12 @@ def construct_end(text: str, start: int) -> int:
 
 def _check_closed(text: str, start: int, stack: list[str]) -> None:
     if stack:
-        what = NAMES.get(stack[0], "a brace")
-        line = text.count("\n", 0, start) + 1
-        raise InputError(f"line {line} of the shell script opens {what} that is never closed")
+        raise _never_closed(text, start, NAMES[stack[0]])
+
+
+def _never_closed(text: str, at: int, what: str) -> InputError:
+    line = text.count("\n", 0, at) + 1
+    return InputError(f"line {line} of the shell script opens {what} that is never closed")
 
 
 def _step(text: str, at: int, stack: list[str]) -> int:
@@ -165,8 +168,7 @@ def _step(text: str, at: int, stack: list[str]) -> int:
     if char == "'" and not in_quotes:
         end = text.find("'", at + 1)
         if end < 0:
-            line = text.count("\n", 0, at) + 1
-            raise InputError(f"line {line} of the shell script opens a quote that is never closed")
+            raise _never_closed(text, at, "a quote")
         return end + 1
     if char in '"`':
         if top == char:

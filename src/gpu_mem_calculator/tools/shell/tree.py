@@ -33,7 +33,7 @@ def parse(text: str, work: Work, depth: int = 0) -> list[Any]:
     parser = _TreeParser(tokens_of(text, work), depth)
     body = parser.body(())
     if parser.token is not None:
-        raise InputError(f"the shell script has {parser.token.text!r} where a command should be")
+        raise parser.unexpected("a command")
     return body
 
 
@@ -62,8 +62,11 @@ class _TreeParser:
 
     def expect(self, word: str) -> None:
         if not self.takes("word", word) and not self.takes("operator", word):
-            found = self.token.text if self.token else "its end"
-            raise InputError(f"the shell script has {found!r} where {word!r} should be")
+            raise self.unexpected(repr(word))
+
+    def unexpected(self, wanted: str) -> InputError:
+        found = self.token.text if self.token else "its end"
+        return InputError(f"the shell script has {found!r} where {wanted} should be")
 
     def skip_lines(self) -> None:
         while self.takes("newline") or self.takes("operator", ";"):
@@ -75,13 +78,11 @@ class _TreeParser:
         while True:
             while self.takes("newline") or self.takes("operator", *SEPARATORS):
                 pass
-            if self.token is None or self.sees("word", *ends or ("",)):
-                break
-            if self.sees("operator", ")", *ENDS_OF_CASE):
-                break
+            at_end = self.token is None or self.sees("word", *ends or ("",))
+            if at_end or self.sees("operator", ")", *ENDS_OF_CASE):
+                return found
             command = self.joined()
             found.append(Background(command) if self.sees("operator", "&") else command)
-        return found
 
     def joined(self) -> Any:
         first, rest = self.command(), []
@@ -133,8 +134,7 @@ class _TreeParser:
             elif not self.redirect(command.redirects):
                 break
         if not command.words and not command.redirects:
-            found = self.token.text if self.token else "its end"
-            raise InputError(f"the shell script has {found!r} where a command should be")
+            raise self.unexpected("a command")
         return command
 
     def read_test(self, command: Simple) -> None:

@@ -62,10 +62,8 @@ class Variables:
         array = self.array(name) if append else {}
         for element in elements:
             keyed = re.fullmatch(r"\[([^\]]+)\]=(.*)", element, re.DOTALL)
-            if keyed:
-                array[self._index(keyed[1])] = keyed[2]
-            else:
-                array[str(len(array))] = element
+            place, text = (self._index(keyed[1]), keyed[2]) if keyed else (str(len(array)), element)
+            array[place] = text
         checked_value("".join(array.values()))
         self.values[name] = array
 

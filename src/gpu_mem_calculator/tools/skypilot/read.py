@@ -18,7 +18,7 @@ from ..reading.card import NamedCard, naming_card, one_of
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
-from ..reading.tools import read_command
+from ..reading.tools import read_alone
 from ..shell.bounds import Work
 from ..shell.read import main_commands, read_script
 from ..shell.script import ShellScript
@@ -61,36 +61,29 @@ def read_task(
     for count, cards in (choices or {None: []}).items():
         with naming_card(one_of(cards)):
             commands = _commands(data, files, one_of(cards), count, nodes)
-        several = len(choices) > 1
-        found += [_chosen(one, cards, several=several) for one in commands]
+        found += [_chosen(one, cards) for one in commands] if len(choices) > 1 else commands
     return found
 
 
-def _chosen(command: Command, cards: Sequence[NamedCard], *, several: bool) -> Command:
+def _chosen(command: Command, cards: Sequence[NamedCard]) -> Command:
     """A command with the name of its choice; another choice never runs beside it."""
-    if not several:
-        return command
     said = " or ".join(card.said for card in cards)
     slots = tuple(f"{said} {slot}" for slot in command.slots)
     return replace(command, name=f"{said}: {command.name}", slots=slots)
 
 
 def _commands(
-    data: Mapping[str, Any],
-    files: NamedFiles,
-    card: NamedCard | None,
-    count: int | None,
-    nodes: int,
+    data: Mapping[str, Any], files: NamedFiles, card: NamedCard | None, each: int | None, nodes: int
 ) -> list[Command]:
     """The commands of `run` on a number of GPUs for each node."""
     environment = {**_variables(data, "envs"), **_variables(data, "secrets")}
     environment |= {
         "SKYPILOT_NUM_NODES": str(nodes),
         "SKYPILOT_NODE_RANK": "0",
-        **({} if count is None else {"SKYPILOT_NUM_GPUS_PER_NODE": str(count)}),
+        **({} if each is None else {"SKYPILOT_NUM_GPUS_PER_NODE": str(each)}),
     }
     commands = main_commands(read_script(data["run"], files, (), environment))
-    return [_completed(one, card, count, nodes) for one in commands]
+    return [_completed(one, card, each, nodes) for one in commands]
 
 
 def _completed(command: Command, card: NamedCard | None, count: int | None, nodes: int) -> Command:
@@ -173,8 +166,4 @@ def _card(name: str, count: Any) -> NamedCard:
 
 def read_data(data: Any, files: NamedFiles) -> Reading:
     """What a task with one command means."""
-    commands = read_task(data, files)
-    if len(commands) > 1:
-        names = ", ".join(one.name for one in commands)
-        raise InputError(f"it has {len(commands)} commands ({names}); use gpu-mem-calc check")
-    return read_command(commands[0])
+    return read_alone(read_task(data, files))

@@ -127,13 +127,12 @@ def _add_drafts(reading: Reading, section: Section, values: Mapping[str, Any]) -
     kind = values.get("speculative_config.decoding_type")
     if kind is None:
         return
-    method = METHODS.get(str(kind).lower())
-    if method is None:
+    if str(kind).lower() not in METHODS:
         why = "this way of drafting is not modelled; the server without it is estimated"
         key = f"speculative_config.decoding_type={kind}"
         reading.limits.append(Limit(key=key, why=why, could="more"))
         return
-    section["speculative_method"] = method
+    section["speculative_method"] = METHODS[str(kind).lower()]
     count = values.get("speculative_config.max_draft_len")
     if count is not None:
         section["num_speculative_tokens"] = count

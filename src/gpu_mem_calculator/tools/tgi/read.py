@@ -24,18 +24,7 @@ FOLDER = Path(__file__).parent
 DEFAULT_MODEL = "bigscience/bloom-560m"
 # Options whose value has the same meaning in a run file.
 SAME: dict[str, str] = TABLES["same"]
-QUANTIZATION = {
-    "awq": "awq",
-    "gptq": "gptq_int4",
-    "eetq": "int8",
-    "bitsandbytes": "int8",
-    "bitsandbytes-nf4": "nf4",
-    "bitsandbytes-fp4": "nf4",
-    "fp8": "fp8",
-    "compressed-tensors": "",  # as the checkpoint says
-    "marlin": "gptq_int4",
-    "exl2": "gptq_int4",
-}
+QUANTIZATION: dict[str, str] = TABLES["quantization"]  # empty: as the checkpoint says
 SIMILAR: dict[str, str] = TABLES["similar"]
 DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 CACHES = {"fp8_e4m3fn": "fp8", "fp8_e5m2": "fp8"}
@@ -66,16 +55,12 @@ def _variables(
     environment: Mapping[str, str], table: Mapping[str, Any], flags: frozenset[str]
 ) -> dict[str, Any]:
     """The options that environment variables set; an option of the command wins over them."""
-    given: dict[str, Any] = {}
-    for name in table:
-        text = environment.get(name.upper().replace("-", "_"))
-        if text is None or text == "":
-            continue
-        if name in flags:
-            given[name] = text.lower() in ("true", "1", "yes", "on")
-        else:
-            given[name] = _number(text)
-    return given
+    texts = {name: environment.get(name.upper().replace("-", "_")) for name in table}
+    return {
+        name: text.lower() in ("true", "1", "yes", "on") if name in flags else _number(text)
+        for name, text in texts.items()
+        if text
+    }
 
 
 def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from ...ledger.frameworks import VLLM
-from ...runfile.resolve.serving_split import server_gpus
 from ...runfile.text.errors import InputError
-from ..reading.checkpoint_formats import add_checkpoint_limit
-from ..reading.command import VISIBLE, Command
-from ..reading.config_words import config_words, with_config
+from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import add_limit, json_object, option, sort_options, whole_number
 from ..reading.options import option_syntax, parse_options, parsed_value
 from ..reading.reading import Reading, Section
-from ..reading.server_options import NOT_READ, name_device, server_hardware
+from ..reading.server_options import (
+    NOT_READ,
+    add_checkpoint_limit,
+    config_words,
+    name_device,
+    server_hardware,
+    with_config,
+)
 from ..translation.arguments import argument_table, assumed_defaults, flat_arguments
 from .translate import ONLINE, inference_section
 from .words import joined_words, merged
@@ -38,13 +42,7 @@ ASSUMED = ("gpu_memory_utilization", "dtype", "kv_cache_dtype")
 def read_command(command: Command) -> Reading:
     """What a command means; words that start with an option are the image's arguments."""
     start = 1 if command.module else 0 if command.words[0].startswith("-") else 2
-    reading = read_arguments(
-        command.words[start:],
-        command.files,
-        command.environment,
-        command.num_gpus,
-        command.given_by,
-    )
+    reading = read_arguments(command.words[start:], command)
     if command.version:
         reading.run["inference"]["engine_version"] = command.version
         words = f"vLLM {command.version}, as the image's tag says; its options are read as"
@@ -54,36 +52,32 @@ def read_command(command: Command) -> Reading:
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """What a file for --config means."""
-    return read_arguments(config_words(data, SYNTAX), files)
+    return read_arguments(config_words(data, SYNTAX), Command(words=(), files=files))
 
 
-def read_arguments(
-    words: Sequence[str],
-    files: NamedFiles,
-    environment: Mapping[str, str] | None = None,
-    visible_gpus: int | None = None,
-    given_by: str = VISIBLE,
-) -> Reading:
+def read_arguments(words: Sequence[str], command: Command) -> Reading:
     """What the arguments after `vllm serve` mean."""
     if OMNI in words:
         raise InputError(f"{OMNI} starts vLLM-Omni, another package, which is not read")
     reading = Reading(tool=TITLE, version=VLLM.version)
-    joined = joined_words(with_config(words, files, SYNTAX))
+    joined = joined_words(with_config(words, command.files, SYNTAX))
     parsed = parse_options(TITLE, _merged_objects(joined), ARGUMENTS, SYNTAX)
     reading.problems += parsed.problems
     kept = sort_options(reading, ARGUMENTS, parsed.values)
     kept |= _fields(reading, kept)
     section = inference_section(reading, kept)
-    section |= _variables(reading, environment or {})
+    section |= _variables(reading, command.environment)
     model, method = _model(parsed.positional, kept), kept.get("quantization")
     if str(method) not in ONLINE:
         add_checkpoint_limit(reading, method, model)
     reading.run = {
         "model": {"name": model},
         "inference": section,
-        "hardware": _hardware(reading, section, kept, visible_gpus, given_by),
+        "hardware": _hardware(reading, section, kept, command),
     }
-    reading.assumed += _assumed(kept)
+    rows = {name: ARGUMENTS[name] for name in ASSUMED}  # defaults that change memory
+    sentence = assumed_defaults(f"vLLM {VLLM.version}", rows, kept)
+    reading.assumed += [sentence] if sentence else []
     return reading
 
 
@@ -110,9 +104,8 @@ def _fields(reading: Reading, kept: Mapping[str, Any]) -> dict[str, Any]:
     for name in JSON_OPTIONS:
         if kept.get(name) is not None:
             value = json_object(name, kept[name])
-            given |= flat_arguments(
-                FIELDS, {name: _overrides(value) if name == OVERRIDES else value}
-            )
+            value = _overrides(value) if name == OVERRIDES else value
+            given |= flat_arguments(FIELDS, {name: value})
     other = [name for name in given if name.startswith(OVERRIDES) and name not in FIELDS]
     for name in other:  # any key of config.json
         reading.keys[option(name)] = "refused"
@@ -123,8 +116,8 @@ def _fields(reading: Reading, kept: Mapping[str, Any]) -> dict[str, Any]:
 def _overrides(value: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of config.json, those of a text model inside it as if they were outside."""
     nested = value.get("text_config")
-    inner = nested if isinstance(nested, Mapping) else {}
-    return {**{key: one for key, one in value.items() if key != "text_config"}, **inner}
+    outer = {key: one for key, one in value.items() if key != "text_config"}
+    return {**outer, **(nested if isinstance(nested, Mapping) else {})}
 
 
 def _variables(reading: Reading, environment: Mapping[str, str]) -> Section:
@@ -150,20 +143,13 @@ def _model(positional: Sequence[str], kept: Mapping[str, Any]) -> str:
 
 
 def _hardware(
-    reading: Reading, section: Section, kept: Mapping[str, Any], visible: int | None, given_by: str
+    reading: Reading, section: Section, kept: Mapping[str, Any], command: Command
 ) -> Section:
     """GPUs of all ranks, and the nodes that the command names."""
-    gpus, nodes = server_gpus(section), whole_number("nnodes", kept.get("nnodes", 1))
+    nodes = whole_number("nnodes", kept.get("nnodes", 1))
     replicas = section.get("data_parallel_size", 1)
     local = kept.get("data_parallel_size_local")
     if nodes == 1 and local is not None:
         nodes = max(1, replicas // max(1, whole_number("data_parallel_size_local", local, least=0)))
     name_device(reading, kept.get("device"))
-    return server_hardware(reading, gpus, nodes, visible, "--tensor-parallel-size", given_by)
-
-
-def _assumed(kept: Mapping[str, Any]) -> list[str]:
-    """vLLM's defaults that change memory and that the command leaves out."""
-    rows = {name: ARGUMENTS[name] for name in ASSUMED}
-    sentence = assumed_defaults(f"vLLM {VLLM.version}", rows, kept)
-    return [sentence] if sentence else []
+    return server_hardware(reading, section, nodes, command, "--tensor-parallel-size")

@@ -1,14 +1,14 @@
 """What the options of `vllm serve` mean as the `inference` section of a run file.
 
-Speculative decoding of `vllm serve`: --speculative-config and the options for its fields.
-
-vllm 0.32.0 vllm/config/speculative.py SpeculativeConfig: the method follows from the draft's name
-where it is left out.
+Of speculative decoding they are --speculative-config and the options for its fields; the method
+follows from the draft's name where it is left out (vllm 0.32.0 vllm/config/speculative.py
+SpeculativeConfig).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...runfile.text.errors import InputError, quoted
@@ -23,17 +23,28 @@ from ..reading.option_values import (
     whole_numbers,
 )
 from ..reading.reading import Limit, Reading, Section
-from ..reading.server_options import dtype_keys, quantization_key
+from ..reading.server_options import dtype_keys, plain_keys, quantization_key
 from ..translation.arguments import tables
 from .words import UNITS
 
+TABLES = tables(__file__)
 CONFIG = "speculative_config"
 # Other options for a field: those of 0.32.0, and those of V0.
-SHORT: dict[str, Any] = tables(__file__)["short"]
+SHORT: dict[str, Any] = TABLES["short"]
 MODELLED = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 WITHOUT_MODEL = ("ngram", "mtp")
 # Parts of a draft's name, in this order, and the method that follows.
 BY_NAME = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
+# Options whose key has the same meaning, and the units that they take.
+COUNTS, SHARES = tuple(TABLES["counts"]), ("gpu_memory_utilization", "cpu_offload_gb")
+SIZES, FLAGS = ({name: name for name in TABLES[kind]} for kind in ("sizes", "flags"))
+CACHES: dict[str, str] = TABLES["caches"]  # "auto" is the model's own
+# Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
+# are not modelled. Others are the checkpoint's own.
+ONLINE: dict[str, str] = TABLES["online"]
+GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
+COMPILED = (3, "VLLM_COMPILE", "vllm_compile")  # modes of vLLM's compiler; the default
+LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first
 
 
 def speculation(reading: Reading, given: Mapping[str, Any]) -> Section:
@@ -75,50 +86,16 @@ def _method(method: Any, model: str | None) -> str:
     return next((kind for part, kind in BY_NAME if part in lower), "draft_model")
 
 
-TABLES = tables(__file__)
-# Options whose key has the same meaning, and the units that they take.
-COUNTS: dict[str, str] = TABLES["counts"]
-SIZES = ("max_num_batched_tokens", "kv_cache_memory_bytes")
-FLAGS = ("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill", "language_model_only")
-CACHES = {
-    "auto": None,
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "fp8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "int8_per_token_head": "int8",
-    "int4_per_token_head": "int4",
-    "nvfp4": "nvfp4",
-}
-# Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
-# are not modelled. Others are the checkpoint's own.
-ONLINE: dict[str, str] = TABLES["online"]
-GRAPH_MODES = ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise")
-COMPILED = (3, "VLLM_COMPILE", "vllm_compile")  # modes of vLLM's compiler; the default
-LOADERS = ("fastsafetensors", "instanttensor")  # read files to the GPU first
-
-
 def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     """The section for options that are sorted; what is not modelled becomes a limit."""
     section: Section = {"engine": "vllm"}
-    for name, key in COUNTS.items():
+    section |= plain_keys(given, SIZES, partial(whole_number, units=UNITS))
+    section |= plain_keys(given, FLAGS, truth)
+    for name in (*COUNTS, *SHARES):
         if name in given:
-            section[key] = whole_number(name, given[name])
-    for name in SIZES:
-        if given.get(name) is not None:
-            section[name] = whole_number(name, given[name], UNITS)
-    for name in FLAGS:
-        if given.get(name) is not None:
-            section[name] = truth(name, given[name])
-    for name in ("gpu_memory_utilization", "cpu_offload_gb"):
-        if name in given:
-            section[name] = real_number(name, given[name])
-    section |= _dtypes(reading, given)
-    section |= _context(reading, given)
-    section |= _graphs(reading, given)
-    section |= _adapters(given)
-    section |= _images(reading, given)
+            section[name] = (whole_number if name in COUNTS else real_number)(name, given[name])
+    for part in (_dtypes, _context, _graphs, _adapters, _images):
+        section |= part(reading, given)
     section |= speculation(reading, given)
     ranks = section.get("tensor_parallel_size", 1) * section.get("data_parallel_size", 1)
     if given.get("enable_expert_parallel") and ranks > 1:
@@ -150,9 +127,8 @@ def _context(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "max_seq_len", stretched
     elif any(name in given for name in ("rope_scaling", "rope_theta")):
         name = "rope_scaling" if "rope_scaling" in given else "rope_theta"
-        add_limit(
-            reading, name, given[name], "may allow longer sequences; set --max-model-len", "more"
-        )
+        why = "may allow longer sequences; set --max-model-len"
+        add_limit(reading, name, given[name], why, "more")
 
 
 def _stretched(given: Mapping[str, Any]) -> int | None:
@@ -212,7 +188,7 @@ def _compilation(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[s
         yield "cudagraph_mode", graphs
 
 
-def _adapters(given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _adapters(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Keys for LoRA adapters, whose slots are allocated with --enable-lora alone."""
     if given.get("enable_lora"):
         yield "max_lora_rank", whole_number("max_lora_rank", given.get("max_lora_rank", 16))

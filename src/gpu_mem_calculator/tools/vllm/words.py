@@ -71,8 +71,7 @@ def _put(target: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _value(text: str) -> Any:
-    match = SIZE.fullmatch(text)
-    if match and match[3] in UNITS:
+    if (match := SIZE.fullmatch(text)) and match[3] in UNITS:
         return whole_number("", text, UNITS)
     if text in ("True", "False"):
         return text == "True"

@@ -67,9 +67,14 @@ def command_text(words: Sequence[str]) -> str:
     whole = shlex.join(words)
     if len(whole) <= WIDTH:
         return whole + "\n"
+    return " \\\n  ".join(option_lines(words)) + "\n"
+
+
+def option_lines(words: Sequence[str]) -> list[str]:
+    """One line for each option with its values."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--") and lines[-1]:
             lines.append([])
         lines[-1].append(word)
-    return " \\\n  ".join(shlex.join(line) for line in lines) + "\n"
+    return [shlex.join(line) for line in lines]

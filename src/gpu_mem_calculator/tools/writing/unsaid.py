@@ -1,4 +1,6 @@
-"""What a written file does not say: the differences between a run and the one that is read back."""
+"""What a written file does not say: the differences between a run and the one that is read back by
+the reader of the file's format.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,13 @@ from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolve_training import AXES as MODEL_AXES
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
-from ...tools.read import read
+from ...runfile.text.text_data import parse_text
+from ..read import read
+from ..reading.named_files import NamedFiles
+from ..reading.tools import read_command, read_data
+from ..shell.read import main_command, read_script
 
+SCRIPT = "script"  # a text that a shell reads; others are files of a tool
 QUANTIZED = "training.quantization="  # what a key needs that counts only under a quantized base
 QUESTION = ("batch_size", "prompt_len", "new_tokens")  # what a user asks of a server
 FUSED = {"", "fused"}
@@ -29,6 +36,23 @@ ANOTHER_RUN = (
     *("model.name", "engine.type", "inference.engine", "training.lora", "training.quantization"),
     *(f"parallelism.{key}" for key in AXES.values()),
 )
+
+
+def read_back(
+    kind: str, text: str, beside: Mapping[str, str] | None = None
+) -> dict[str, Any] | None:
+    """The sections of a run file that a text means; None where its tool has no reader.
+
+    beside: the files that it names; no others can be read
+    """
+    files = NamedFiles(None, beside or {})
+    try:
+        if kind == SCRIPT:
+            return read_command(main_command(read_script(text, files))).run
+        reading = read_data(parse_text(text, ".yaml", "the file"), files)
+    except ModuleNotFoundError:
+        return None
+    return None if reading is None else reading.run
 
 
 def unsaid_sentences(

@@ -18,14 +18,14 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, nearest
 from ..translation.arguments import argument_data
-from .launch import launch_words
-from .read_back import read_back
-from .unsaid import unsaid_sentences
-from .written import Written, comment_lines
+from .unsaid import read_back, unsaid_sentences
+from .written import Written, comment_lines, launch_words
 
 UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model"
 UNSAID = "Not as in the run, because {title} has no key for it:"
 Writer = Callable[[RunFile, ResolvedRun], str | Written]
+# One row for each format, by the name in `convert --to`.
+ROWS = argument_data("writers", Path(__file__).parent)
 
 
 class OutputFormat(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     - `start`: the command that uses it, with {file}, with {launch} for the launcher of all GPUs,
       and with {nodes} and {gpus} for DeepSpeed's; empty where the file is a command or a run file
     - `trains`, `serves`: whether training runs and servers can be written in it
-    - `read`: how its reader takes the text (read_back.py), to find what the text does not say;
+    - `read`: how its reader takes the text (unsaid.py), to find what the text does not say;
       empty where the writer itself knows
     - `comments`: whether it may have comments
     """
@@ -55,8 +55,6 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     comments: bool = True
 
 
-# One row for each format, by the name in `convert --to`.
-ROWS = argument_data("writers", Path(__file__).parent)
 WRITERS: Mapping[str, OutputFormat] = msgspec.convert(ROWS, dict[str, OutputFormat])
 
 
@@ -68,8 +66,7 @@ def write_run(
     output: the name of the file, whose ending chooses between the texts of a format
     """
     form = find_format(name)
-    problem = _kind_problem(form, resolved)
-    if problem:
+    if problem := _kind_problem(form, resolved):
         raise InputError(problem)
     made = _writer(form, output)(file, resolved)
     written = made if isinstance(made, Written) else Written(text=made)
@@ -107,15 +104,11 @@ def _kind_problem(form: OutputFormat, resolved: ResolvedRun) -> str:
     if form.serves if serves else form.trains:
         return ""
     does, other = ("serves", "trains") if serves else ("trains", "serves")
-    known = ", ".join(
-        name for name, one in WRITERS.items() if (one.serves if serves else one.trains)
-    )
-    return f"the run {does} a model, and {form.title} {other} one; choose {known}"
+    known = [name for name, one in WRITERS.items() if (one.serves if serves else one.trains)]
+    return f"the run {does} a model, and {form.title} {other} one; choose {', '.join(known)}"
 
 
-def _writer(
-    form: OutputFormat, output: str | None
-) -> Callable[[RunFile, ResolvedRun], str | Written]:
+def _writer(form: OutputFormat, output: str | None) -> Writer:
     """The function that writes a format, by the ending of the file."""
     ending = os.path.splitext(output or "")[1].lower()
     module = import_module(f"..{form.module}", __package__)
