@@ -8,10 +8,20 @@ from msgspec.structs import replace
 
 from .arch import Arch, Layer
 
-# Where a family's dropouts are modules (nn.Dropout), which can be switched off; the others are
-# calls of a function with the configuration's rate, which stay (transformers 5.17.0 models/).
+# Where the dropouts of a family that trains are modules (nn.Dropout), which can be switched off;
+# the others are calls of a function with the configuration's rate, which stay (transformers 5.17.0
+# models/): all of those in FUNCTIONS.
 ATTENTION, REST = "attention", "rest"
-MODULES = {
+FUNCTIONS = (
+    "apertus arcee baichuan chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 dots1 "
+    "ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt_oss "
+    "granite granitemoe granitemoehybrid granitemoeshared hunyuan_v1_dense jais2 jamba kimi_k2 "
+    "llama llama4 mamba2 minicpm3 minimax_m2 ministral ministral3 mistral mixtral module mpt "
+    "nemotron olmo olmo2 olmo3 olmoe opt phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss "
+    "smollm3 stablelm starcoder2"
+)
+MODULES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(FUNCTIONS.split(), ()),
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "plain"), (ATTENTION, REST)),
     **dict.fromkeys(("gpt_bigcode", "gpt_neox", "phi"), (REST,)),
     "bloom": (ATTENTION,),
@@ -22,7 +32,7 @@ def without_dropout(arch: Arch) -> Arch:
     """The model with its dropout modules off (trl 1.16.0 trainer/utils.py
     disable_dropout_in_model).
     """
-    kinds = MODULES.get(arch.family, ())
+    kinds = MODULES[arch.family]
     rest = {"embedding_dropout": 0.0} if REST in kinds else {}
     return replace(arch, layers=tuple(_layer(one, kinds) for one in arch.layers), **rest)
 

@@ -281,23 +281,6 @@ def _shard_size(dim: str, size: int, shard: ServerShard, vocab_tp: int = 0) -> i
     return int(ceil_div(size, ranks.get(dim, 1)))
 
 
-__all__ = [
-    "EMBEDDING",
-    "EXPERT",
-    "EXPERTS",
-    "FEED_FORWARD",
-    "HEAD",
-    "LINEAR",
-    "NORM",
-    "NORMS",
-    "ROUTER",
-    "TOWER",
-    "ServerShard",
-    "ShardedParameter",
-    "held",
-]
-
-
 @remembered(64, always=True)
 def held(arch: Arch, shard: ServerShard) -> tuple[ShardedParameter, ...]:
     """Every parameter on the rank, in the model's order; a vision tower is with the embedding.

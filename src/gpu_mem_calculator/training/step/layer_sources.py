@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from ...ledger.source import Source, code
 from ...models.arch.arch import Arch
 from ...pytorch.modelling.others.implementations import IMPLEMENTATIONS
+from ...pytorch.modelling.others.implementations import TRANSFORMERS as OWN_CODE
 from ...run.run import Run
 from ..losses import TRANSFORMERS, kernel
 
@@ -38,5 +39,7 @@ def run_sources(run: Run) -> LayerSources:
 
 def layer_sources(arch: Arch, usual: LayerSources) -> LayerSources:
     """The sources of the code that runs a model: its implementation's, or the engine's `usual`."""
-    own = IMPLEMENTATIONS.get(arch.implementation)
-    return usual if own is None else replace(usual, layer=own.source, head=own.source)
+    if arch.implementation == OWN_CODE:
+        return usual
+    own = IMPLEMENTATIONS[arch.implementation].source
+    return replace(usual, layer=own, head=own)

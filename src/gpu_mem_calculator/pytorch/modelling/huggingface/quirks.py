@@ -91,7 +91,14 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
 LLAMA = Quirks()
 OLMO2 = Quirks(fp32_rotary_tables=True, query_norm_early=True, heads_late=True)
 GRANITE = Quirks(scaled_branches=True, scaled_embedding=True)
+# Families that train, whose code has no difference that costs memory, and recorded modules.
+LIKE_LLAMA = (
+    "apertus arcee baichuan chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 dots1 exaone4 "
+    "glm glm4 glm4_moe glm4_moe_lite gpt_oss jais2 jamba kimi_k2 llama mamba2 minicpm3 ministral "
+    "ministral3 mistral mixtral module mpt nemotron phimoe plain qwen2 seed_oss smollm3 starcoder2"
+)
 QUIRKS: dict[str, Quirks] = {
+    **dict.fromkeys(LIKE_LLAMA.split(), LLAMA),
     "gpt2": Quirks(
         attention_output_named=True, branch_inputs_named=True, heads_late=True, loss_apart=True
     ),
@@ -138,5 +145,5 @@ QUIRKS: dict[str, Quirks] = {
 
 
 def family_quirks(family: str) -> Quirks:
-    """The quirks of a model type; Llama's, which are none, for one that is not listed."""
-    return QUIRKS.get(family, LLAMA)
+    """The quirks of a model type whose activations are modelled."""
+    return QUIRKS[family]

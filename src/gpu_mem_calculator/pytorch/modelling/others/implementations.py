@@ -68,8 +68,9 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 def implementation_quirks(arch: Arch) -> Quirks:
     """Where the code that runs a model differs in memory from Llama's in transformers."""
-    own = IMPLEMENTATIONS.get(arch.implementation)
-    return family_quirks(arch.family) if own is None else own.quirks
+    if arch.implementation == TRANSFORMERS:
+        return family_quirks(arch.family)
+    return IMPLEMENTATIONS[arch.implementation].quirks
 
 
 def implemented(arch: Arch, name: str, seq: int) -> Arch:
