@@ -18,49 +18,22 @@ from .libraries import CHIPS
 
 CUDA, ROCM, XPU, GAUDI, TPU, METAL = "cuda", "rocm", "xpu", "gaudi", "tpu", "metal"
 VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU, "apple": METAL}
-_NO_CONTEXT = (("CUDA context", "driver and runtime"), ("CUDA's", "the runtime's"))
-_NO_LIBRARY = (("cuBLASLt", "matmul"), ("cuBLAS", "matmul"), ("cuDNN attention", "attention"))
-# What to write instead of NVIDIA's words, in this order.
+# NVIDIA's words, and what is written instead of them, in this order.
+NVIDIAS = "CUDA context|CUDA's|cuBLASLt|cuBLAS|cuDNN attention|NCCL|nvidia-smi|CUDA"
+OTHERS = {
+    ROCM: "HIP context|HIP's|hipBLASLt|hipBLAS|attention|RCCL|rocm-smi|HIP",
+    XPU: "Level Zero context|XPU's|oneMKL|oneMKL|attention|oneCCL|xpu-smi|XPU",
+    GAUDI: "driver and runtime|the runtime's|matmul|matmul|attention|HCCL|hl-smi|HPU",
+    TPU: "driver and runtime|the runtime's|matmul|matmul|attention|collectives|tpu-info|XLA",
+    METAL: "driver and runtime|the runtime's|matmul|matmul|attention|collectives|Activity Monitor|"
+    "Metal",
+}
 WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     CUDA: (),
-    ROCM: (
-        ("cuBLASLt", "hipBLASLt"),
-        ("cuBLAS", "hipBLAS"),
-        ("cuDNN attention", "attention"),
-        ("NCCL", "RCCL"),
-        ("nvidia-smi", "rocm-smi"),
-        ("CUDA", "HIP"),
-    ),
-    XPU: (
-        ("CUDA context", "Level Zero context"),
-        ("cuBLASLt", "oneMKL"),
-        ("cuBLAS", "oneMKL"),
-        ("cuDNN attention", "attention"),
-        ("NCCL", "oneCCL"),
-        ("nvidia-smi", "xpu-smi"),
-        ("CUDA", "XPU"),
-    ),
-    GAUDI: (
-        *_NO_CONTEXT,
-        *_NO_LIBRARY,
-        ("NCCL", "HCCL"),
-        ("nvidia-smi", "hl-smi"),
-        ("CUDA", "HPU"),
-    ),
-    TPU: (
-        *_NO_CONTEXT,
-        *_NO_LIBRARY,
-        ("NCCL", "collectives"),
-        ("nvidia-smi", "tpu-info"),
-        ("CUDA", "XLA"),
-    ),
-    METAL: (
-        *_NO_CONTEXT,
-        *_NO_LIBRARY,
-        ("NCCL", "collectives"),
-        ("nvidia-smi", "Activity Monitor"),
-        ("CUDA", "Metal"),
-    ),
+    **{
+        runtime: tuple(zip(NVIDIAS.split("|"), words.split("|"), strict=True))
+        for runtime, words in OTHERS.items()
+    },
 }
 # Which of them a training engine runs on, its row says. bitsandbytes 0.50.2 has CUDA, ROCm, XPU and
 # Gaudi.

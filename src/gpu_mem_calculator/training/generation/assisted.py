@@ -261,9 +261,7 @@ def shared_entries(pair: AssistedModels) -> Iterator[Entry]:
     alive: dict[str, Num] = {
         i.name: int(i.step.split(".")[2]) + (i.work in ("scores", STACK)) for i in instants
     }
-    yield Entry(
-        name="scores of the candidates", kind=ACT, bytes=row, live=alive, source=CANDIDATES_CODE
-    )
+    yield Entry("scores of the candidates", ACT, row, alive, CANDIDATES_CODE)
     for one in pair.every:
         proposing = [i for i in instants if pair.at(i) is one]
         checking = [i for i in pair.main.table if pair.at(i) is one]

@@ -76,12 +76,7 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
             total = sum((size for _, size in parts), EMPTY)
             if not nothing(total) and any(counts.values()):
                 yield Entry(
-                    name=f"{kind.title}: cache {when}",
-                    kind=CACHE,
-                    bytes=total,
-                    live=counts,
-                    source=source,
-                    parts=parts,
+                    f"{kind.title}: cache {when}", CACHE, total, counts, source, parts=parts
                 )
 
 

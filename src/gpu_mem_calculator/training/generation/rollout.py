@@ -313,6 +313,4 @@ def _played(rollout: Rollout, part: Ledger, whole: Instant) -> Entry:
         forward=tuple(stream.events),
         left=(left,),
     )
-    return Entry(
-        name="generation", kind=ACT, bytes=ids, live={whole.name: 1}, source=TRL_CODE, script=events
-    )
+    return Entry("generation", ACT, ids, {whole.name: 1}, TRL_CODE, script=events)

@@ -8,6 +8,7 @@ exist already, so only the last layer of a range, the first to run backward, has
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -97,39 +98,18 @@ def _step(
     counts = tuple(r.count for r in ranges)
     none = tuple(0 for _ in ranges)
     full = tuple(flight * n for n in counts)
-    first = _micro_batch(
-        ranges,
-        counts,
-        full,
-        flight,
-        head,
-        embedding,
-        none,
-        later=False,
-        every=every,
-        reference=reference,
-    )
+    build = partial(_micro_batch, ranges, counts, every=every, reference=reference)
+    first = build(full, flight, head, embedding, none, later=False)
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
         later: Instants = ()
     else:
         full = tuple(more * n for n in counts)
-        later = _micro_batch(
-            ranges,
-            counts,
-            full,
-            more,
-            head * again,
-            embedding * again,
-            counts,
-            later=True,
-            present=again,
-            forwards=holds(micro_batches > flight),
-            every=every,
-            both_ends=both_ends,
-            reference=reference,
-        )
+        forwards = holds(micro_batches > flight)
+        ends: dict[str, Any] = {"present": again, "forwards": forwards, "both_ends": both_ends}
+        sizes = (full, more, head * again, embedding * again, counts)
+        later = build(*sizes, later=True, **ends)
     end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
         saved=none,

@@ -64,13 +64,7 @@ def parameter_entry(
 ) -> Entry:
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
-        name=name,
-        kind=PARAM,
-        bytes=size,
-        live=at_every_instant(instants),
-        source=ARITHMETIC,
-        place=place,
-        tensors=tensors,
+        name, PARAM, size, at_every_instant(instants), ARITHMETIC, place=place, tensors=tensors
     )
 
 
