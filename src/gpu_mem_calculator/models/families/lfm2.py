@@ -12,10 +12,9 @@ from ..arch.blocks import Linear, Mlp, Moe, Recurrence, Weight
 from .attention import head_counts, head_norms, separate_attention
 from .config import Config, Fields
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import indexed, mixed_types
 from .mlps import mlp_block, stacked_moe
 from .norms import norms_at, rms
-from .windows import FULL
+from .windows import FULL, indexed, mixed_types
 
 
 def short_conv(config: Config, hidden: int) -> Recurrence:

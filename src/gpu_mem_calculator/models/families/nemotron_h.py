@@ -10,12 +10,11 @@ from ..arch.blocks import Linear, Mlp, Moe, StateSpace, Weight
 from .attention import head_counts, separate_attention
 from .config import Config, ConfigError, Fields
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import LINEAR, mixed_types
 from .mamba import mamba_layer
 from .mamba2 import Mamba2Keys, mamba2_block
 from .mlps import plain_mlp
 from .norms import rms
-from .windows import FULL
+from .windows import FULL, LINEAR, mixed_types
 
 PATTERN = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 KNOWN = tuple(PATTERN.values())

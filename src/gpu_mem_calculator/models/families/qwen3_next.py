@@ -14,11 +14,10 @@ from ..arch.blocks import Attention, Linear, Mixer, Mlp, Moe, NormImpl, Recurren
 from .attention import head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import LINEAR, every, mixed_types
 from .mlps import gated_mlp
 from .norms import pre_norms, rms_float
 from .qwen import gated_shared_moe, sparse_layers
-from .windows import FULL
+from .windows import FULL, LINEAR, every, mixed_types
 
 NORM: NormImpl = "rms_float"
 WIDTHS = {"ffn": 512, "shared_ffn": 512}

@@ -14,8 +14,8 @@ from ..arch.blocks import Attention, Linear, Norm, StateSpace, Weight
 from .attention import separate_attention
 from .config import Config, Fields
 from .frame import decoder, decoder_layer
-from .hybrid_layers import HYBRID, LINEAR, mixed_types
 from .mamba2 import Mamba2Keys, mamba2_block
+from .windows import HYBRID, LINEAR, mixed_types
 
 BLOCK = "shared_transformer"
 MAMBA2 = Mamba2Keys(

@@ -34,11 +34,10 @@ from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
-from .layer_sources import OPERATION_CODE, LayerSources, run_sources
-from .layer_walks import group_walk
+from .layer_walks import OPERATION_CODE, LayerSources, group_walk, run_sources
+from .loading import quantized_fields
 from .model_inputs import input_entries, masks_at_final_norm, named_until_return
 from .pipeline import waiting_entries
-from .quantization import quantized_fields
 from .recorded import (
     RECORDED,
     before_events,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.ledger import FIRST, LAST, LATER, Instant, instant
 from ...ledger.num import Num, choose, holds, larger, nothing, smaller
@@ -223,3 +224,14 @@ def _micro_batch(
     title = "backward of the embedding"
     add("embedding.backward", BACKWARD, title, embedding * some, **fields)
     return tuple(instants)
+
+
+def with_old_gradients(instants: Instants) -> Instants:
+    """The instants of a step, with all of the last step's gradients alive in the first forward:
+    those that are alive at the end of a step, which is the last instant.
+    """
+    *_, end = instants
+    old = {name: getattr(end, name) for name in ("grads", "head_grads", "embedding_grads")}
+    return tuple(
+        replace(i, **old) if i.instant.phase == FORWARD and not i.later else i for i in instants
+    )

@@ -15,8 +15,7 @@ from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from .attention import attention, latent_attention
-from .norms import norm
-from .ops import MegatronSetting, bias_sum, column_linear, residual, row_linear, weight
+from .ops import MegatronSetting, bias_sum, column_linear, norm, residual, row_linear, weight
 
 
 def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:

@@ -23,7 +23,7 @@ from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
-from ...step.layer_sources import LayerSources
+from ...step.layer_walks import LayerSources
 from .cache_key import CacheKey, plain
 from .coordinator import GatherLimits
 from .gather import weight_reads
