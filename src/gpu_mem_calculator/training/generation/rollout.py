@@ -50,9 +50,9 @@ from ...run.served import ACTIVATION, KINDS, POOL, WEIGHTS
 from ..step.layer_groups import LayerGroups
 from ..step.reference import most_bytes, no_grad_forward, reference_setting
 from . import entries, model_inputs
-from .case import build_case
+from .case import GenerationCase
 from .decode_steps import ENDS, LAST, PROMPT, CacheMode
-from .entries import GenerationCase
+from .entries import build_case
 from .instants import GenerationInstants
 from .stream import GenerationStreamWriter, PassEvents
 from .token_choice import SAMPLE, TokenChoice
@@ -239,11 +239,7 @@ def rollout_case(run: Run, rollout: Rollout, setting: BlockSetting) -> Generatio
 
 def rollout_ledger(case: GenerationCase) -> Ledger:
     """What a rollout itself allocates; weights and workspaces are the step's."""
-    model = (case.run, case.how, case.found, case.passes, case.table)
-    common = (
-        *model_inputs.input_entries(*model, case.manner),
-        *model_inputs.rotary_entries(*model),
-    )
+    common = (*model_inputs.input_entries(case), *model_inputs.rotary_entries(case))
     instants = tuple(
         replace(one.instant, phase=GENERATION, title=f"generation: {one.instant.title}")
         for one in case.table
