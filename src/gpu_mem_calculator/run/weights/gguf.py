@@ -1,12 +1,8 @@
-"""A model as a GGUF file: its tensors by llama.cpp's names, each with its type and bytes.
+"""A model as a GGUF file: its tensors by llama.cpp's names, without types, then with.
 
 llama.cpp b10586 (b21e4de7): conversion/*.py and gguf-py/gguf/tensor_mapping.py for the names and
 for what stays F32, src/llama-quant.cpp for the rest. Published files may use other mixes; a
 file's header takes precedence if it was read.
-
-Tensors of a model by llama.cpp's names, before they have a type.
-
-llama.cpp b10586 (b21e4de7): conversion/*.py and gguf-py/gguf/tensor_mapping.py.
 """
 
 from __future__ import annotations

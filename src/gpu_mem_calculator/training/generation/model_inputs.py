@@ -1,9 +1,8 @@
 """What each pass of a generation makes once for the whole model: ids, masks, tables, the embedding.
 
 Sizes are in `pytorch/modelling/huggingface/inputs.py`; here is when each tensor is alive.
-`run.batch`
-counts every sequence that the model sees: each beam, and each of several answers to one prompt, is
-a sequence.
+`run.batch` counts every sequence that the model sees: each beam, and each of several answers to one
+prompt, is a sequence.
 """
 
 from __future__ import annotations

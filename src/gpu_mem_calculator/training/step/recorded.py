@@ -26,7 +26,8 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
     entry = events.sizes[events.entry]
     saved = tuple((name, sized(size, 8)) for name, size in part.kept)
     act = sum((size for _, size in saved), EMPTY) + events.sizes[events.exit_grad]
-    act += entry if checkpoint and not _keeps_entry(part.script) else EMPTY
+    if checkpoint and ~part.script.entry not in part.script.backward:
+        act += entry
     backward = _RecordedBackward(events, act)
     return BlockWalk(
         saved=saved,
@@ -41,10 +42,6 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
         once=once,
         script=events,
     )
-
-
-def _keeps_entry(events: BlockEvents) -> bool:
-    return ~events.entry in events.backward
 
 
 def _with_entry_owner(block: BlockEvents) -> BlockEvents:

@@ -1,6 +1,5 @@
-"""One transformer layer of Megatron-Core, from its input to its output.
-
-Feed-forward blocks of Megatron-Core: the MLP, and experts with token dispatch.
+"""One transformer layer of Megatron-Core, from its input to its output: the MLP, experts with token
+dispatch, then the whole.
 """
 
 from __future__ import annotations
