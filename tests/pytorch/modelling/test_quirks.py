@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.models.families import families
-from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import (
-    LLAMA,
-    QUIRKS,
-    Quirks,
-    family_quirks,
-)
+from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import LLAMA, QUIRKS, Quirks
 from gpu_mem_calculator.pytorch.modelling.others.implementations import IMPLEMENTATIONS
 
 
@@ -34,5 +29,5 @@ def test_every_quirk_has_a_family(name: str) -> None:
 
 def test_other_families_run_like_llama() -> None:
     """A family whose code does not differ has no quirk."""
-    assert family_quirks("mistral") == LLAMA
+    assert QUIRKS["mistral"] == LLAMA
     assert not any(getattr(LLAMA, name) for name in Quirks.__struct_fields__)

@@ -13,7 +13,7 @@ from ...ledger.num import larger
 from ...ledger.units import MIB
 from ...models.arch.arch import Arch
 from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
-from ...pytorch.modelling.huggingface.quirks import family_quirks
+from ...pytorch.modelling.huggingface.quirks import QUIRKS
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine, HostLibraries
 from ...run.phases import STARTUP
@@ -148,7 +148,7 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
         double_quant=run.double_quant,
         hopper=run.compute_capability == "9.0",
         grouped_experts=beams,
-        quirks=family_quirks(run.arch.family),
+        quirks=QUIRKS[run.arch.family],
     )
 
 
