@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.models.arch.arch import Arch
-from gpu_mem_calculator.models.arch.dropout import MODULES
+from gpu_mem_calculator.models.arch.variants import MODULES
 from gpu_mem_calculator.models.families import families, read_config
 from gpu_mem_calculator.models.families.config import ConfigError
 from gpu_mem_calculator.pytorch.modelling.huggingface.activation import activation_problems
@@ -50,7 +50,7 @@ def test_every_family_says_where_its_code_differs_from_llamas() -> None:
 def test_every_family_says_which_dropouts_are_modules() -> None:
     """A family without a row would keep all its dropouts without a word."""
     new = trained().keys() - MODULES.keys()
-    file = "models/arch/dropout.py"
+    file = "models/arch/variants.py"
     assert not new, f"{file}: add {sorted(new)} to MODULES, or to FUNCTIONS if all are functions"
 
 

@@ -17,9 +17,8 @@ from ...ledger.dtypes import BITS, dtype_name
 from ...ledger.mesh import Mesh
 from ...models.arch.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
 from ...models.arch.arch import Arch
-from ...models.arch.dropout import without_dropout
 from ...models.arch.scaling import scaled
-from ...models.arch.score import scored
+from ...models.arch.variants import scored, without_dropout
 from ...pytorch.modelling.huggingface.activation import activation_problems
 from ...pytorch.replay.settings import AllocatorSettings, AllocatorSettingsError
 from ...run.cuda.capability import torch_notes
