@@ -1,59 +1,72 @@
-"""Every family of models was compared with something. A message says what to add."""
+"""Every family that trains is whole: what lies outside its file. A message says what to add."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.models.families import families
-from gpu_mem_calculator.models.families.multimodal import ALIASES, NESTED
-from tests.conftest import ROOT
+from gpu_mem_calculator.models.arch.arch import Arch
+from gpu_mem_calculator.models.arch.variants import MODULES
+from gpu_mem_calculator.models.families import families, read_config
+from gpu_mem_calculator.models.families.config import ConfigError
+from gpu_mem_calculator.pytorch.modelling.huggingface.activation import activation_problems
+from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import QUIRKS
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import read
+from gpu_mem_calculator.training.step.outliers import ACTIVATIONS
+from tests.conftest import small_run
 
-CASES = json.loads((ROOT / "tests/models/families/cases.json").read_text(encoding="utf-8"))
-PRESETS = ROOT / "src" / "gpu_mem_calculator" / "catalog" / "models"
-# Families with code outside transformers, and the file with their published counts.
-PUBLISHED = {
-    "baichuan": "tests/models/families/test_other_families.py",
-    "chatglm": "tests/models/families/test_gated_families.py",
-    "deepseek": "tests/models/families/test_gated_families.py",
-    "kimi_k2": "tests/models/families/test_gated_families.py",
-}
-
-
-def compared() -> set[str]:
-    """Families with a recorded shape, a preset whose count was published, or a published count."""
-    presets = (json.loads(path.read_text(encoding="utf-8")) for path in PRESETS.glob("*.json"))
-    configs = [*CASES.values(), *presets]
-    inside = [one["text_config"] for one in configs if "text_config" in one]
-    return {one.get("model_type") for one in (*configs, *inside)} | PUBLISHED.keys()
+CASES = Path(__file__).parents[1] / "models/families/cases.json"
+NOT_OF_HUGGING_FACE = {"plain", "module"}  # plain numbers, and a recorded module
 
 
-def relatives(name: str) -> set[str]:
-    """A family and those with its reader; of one that sees, those with its tower, or the text model
-    where no tower is modelled.
-    """
-    readers = families()
-    same = {other for other, reader in readers.items() if reader is readers[name]}
-    if name in NESTED and NESTED[name].tower is None:
-        text = NESTED[name].text
-        same.add(ALIASES.get(text, (text,))[0])
-    elif name in NESTED:
-        same |= {other for other, one in NESTED.items() if one.tower is NESTED[name].tower}
-    return same
+@cache
+def trained() -> dict[str, Arch]:
+    """A model of each family that trains, by its name: by default, or of a recorded case."""
+    found: dict[str, Arch] = {}
+    recorded = json.loads(CASES.read_text()).values()
+    for config in (*({"model_type": name} for name in families()), *recorded):
+        try:
+            arch = read_config(config)
+        except ConfigError:  # it has no default of a size: a case has
+            continue
+        if arch.trains:
+            found.setdefault(arch.family, arch)
+    return found
 
 
-@pytest.mark.parametrize("name", families())
-def test_a_family_was_compared(name: str) -> None:
-    """Itself, or a relative whose code is the same."""
-    assert relatives(name) & compared(), (
-        f"nothing was compared with {name!r}: add a small case to tests/models/families/cases.json "
-        "and record its shapes (record_shapes.py there), or a preset to catalog/index.toml, or a "
-        "published count to PUBLISHED in this file"
-    )
+def test_every_family_says_where_its_code_differs_from_llamas() -> None:
+    """A family without a row would run like Llama without a word."""
+    new = trained().keys() - QUIRKS.keys()
+    file = "pytorch/modelling/huggingface/quirks.py"
+    assert not new, f"{file}: add {sorted(new)} to QUIRKS, or to LIKE_LLAMA once its code was read"
+    assert QUIRKS.keys() - families().keys() == NOT_OF_HUGGING_FACE
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_count_is_there(name: str) -> None:
-    """The file has the family."""
-    assert f'"{name}"' in (ROOT / PUBLISHED[name]).read_text(encoding="utf-8")
+def test_every_family_says_which_dropouts_are_modules() -> None:
+    """A family without a row would keep all its dropouts without a word."""
+    new = trained().keys() - MODULES.keys()
+    file = "models/arch/variants.py"
+    assert not new, f"{file}: add {sorted(new)} to MODULES, or to FUNCTIONS if all are functions"
+
+
+def test_every_activation_is_known() -> None:
+    """An activation without a row would be refused."""
+    file = "pytorch/modelling/huggingface/activation.py"
+    for family, arch in trained().items():
+        assert not list(activation_problems(arch)), f"{file}: add {family}'s to SAVES_INPUT"
+        names = {layer.mlp.activation for layer, _, _ in arch.runs if layer.mlp}
+        missing = names - ACTIVATIONS.keys()
+        assert not missing, f"training/step/outliers.py: add {missing} of {family} to ACTIVATIONS"
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    """What it keeps for backward is not known."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    config = {"model_type": "llama", **sizes, "hidden_act": "sillu"}
+    with pytest.raises(InputError, match="the activation 'sillu' is not modelled"):
+        resolve(read(small_run(model={"config": config})))

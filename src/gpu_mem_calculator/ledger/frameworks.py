@@ -10,28 +10,40 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-GITHUB = "https://github.com/"
 RELEASE = re.compile(r"v?\d+\.\d|b\d+$")  # not a commit
 
 
 class Framework(NamedTuple):
     """A framework at the newest version whose source was read.
 
-    - names: in citations, in any case; the first is the framework's own spelling
+    - name: its own spelling; citations have it in any case
     - version: a release, a build (b and a number) or a commit
     - date: the day on which it was read; where that is not known, the day of the first citation
+    - repository: on GitHub
+    - alias: its other name in citations
     - oldest: the first release whose rules are modelled; citations name any from it on
     - also: other versions that citations name
     - package: its name on the Python package index
     """
 
-    names: tuple[str, ...]
+    name: str
     version: str
     date: str
-    url: str
+    repository: str
+    alias: str = ""
     oldest: str = ""
     also: tuple[str, ...] = ()
     package: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names in citations."""
+        return (self.name, self.alias) if self.alias else (self.name,)
+
+    @property
+    def url(self) -> str:
+        """The address of its repository."""
+        return f"https://github.com/{self.repository}"
 
     @property
     def numbers(self) -> tuple[int, int, int]:
@@ -70,184 +82,113 @@ def _abbreviates(version: str, known: str) -> bool:
 
 
 TORCH = Framework(
-    ("torch",),
-    "2.13.0",
-    "2026-11-15",
-    GITHUB + "pytorch/pytorch",
-    also=("2.8", "2.11.0"),
-    package="torch",
+    "torch", "2.13.0", "2026-11-15", "pytorch/pytorch", also=("2.8", "2.11.0"), package="torch"
 )
 TRANSFORMERS = Framework(
-    ("transformers",),
-    "5.17.0",
-    "2026-11-15",
-    GITHUB + "huggingface/transformers",
-    package="transformers",
+    "transformers", "5.17.0", "2026-11-15", "huggingface/transformers", package="transformers"
 )
-PEFT = Framework(("PEFT",), "0.21.2", "2026-11-15", GITHUB + "huggingface/peft", package="peft")
+PEFT = Framework("PEFT", "0.21.2", "2026-11-15", "huggingface/peft", package="peft")
 BITSANDBYTES = Framework(
-    ("bitsandbytes",),
+    "bitsandbytes",
     "0.50.2",
     "2026-11-15",
-    GITHUB + "bitsandbytes-foundation/bitsandbytes",
+    "bitsandbytes-foundation/bitsandbytes",
     package="bitsandbytes",
 )
 DEEPSPEED = Framework(
-    ("DeepSpeed",), "0.19.8", "2026-11-15", GITHUB + "deepspeedai/DeepSpeed", package="deepspeed"
+    "DeepSpeed", "0.19.8", "2026-11-15", "deepspeedai/DeepSpeed", package="deepspeed"
 )
 MEGATRON_CORE = Framework(
-    ("Megatron-Core", "Megatron-LM"),
+    "Megatron-Core",
     "0.19.2",
     "2026-11-15",
-    GITHUB + "NVIDIA/Megatron-LM",
+    "NVIDIA/Megatron-LM",
+    alias="Megatron-LM",
     package="megatron-core",
 )
 MEGATRON_DEEPSPEED = Framework(
-    ("Megatron-DeepSpeed",), "6acc370a", "2026-11-17", GITHUB + "deepspeedai/Megatron-DeepSpeed"
+    "Megatron-DeepSpeed", "6acc370a", "2026-11-17", "deepspeedai/Megatron-DeepSpeed"
 )
 TRANSFORMER_ENGINE = Framework(
-    ("Transformer Engine",),
+    "Transformer Engine",
     "2.18.0",
     "2026-11-15",
-    GITHUB + "NVIDIA/TransformerEngine",
+    "NVIDIA/TransformerEngine",
     oldest="2.0",
     package="transformer-engine",
 )
 VLLM = Framework(
-    ("vLLM",), "0.32.0", "2026-11-16", GITHUB + "vllm-project/vllm", oldest="0.4.0", package="vllm"
+    "vLLM", "0.32.0", "2026-11-16", "vllm-project/vllm", oldest="0.4.0", package="vllm"
 )
 SGLANG = Framework(
-    ("SGLang",),
-    "0.5.18",
-    "2026-11-16",
-    GITHUB + "sgl-project/sglang",
-    oldest="0.4.3",
-    package="sglang",
+    "SGLang", "0.5.18", "2026-11-16", "sgl-project/sglang", oldest="0.4.3", package="sglang"
 )
 TENSORRT_LLM = Framework(
-    ("TensorRT-LLM",),
+    "TensorRT-LLM",
     "1.2.1",
     "2026-11-16",
-    GITHUB + "NVIDIA/TensorRT-LLM",
+    "NVIDIA/TensorRT-LLM",
     oldest="0.8.0",
     package="tensorrt-llm",
 )
 TGI = Framework(
-    ("text-generation-inference", "TGI"),
+    "text-generation-inference",
     "3.3.7",
     "2026-11-16",
-    GITHUB + "huggingface/text-generation-inference",
+    "huggingface/text-generation-inference",
+    alias="TGI",
     oldest="1.4.0",
 )
-LLAMA_CPP = Framework(
-    ("llama.cpp",), "b10586", "2026-11-16", GITHUB + "ggml-org/llama.cpp", oldest="b2500"
-)
+LLAMA_CPP = Framework("llama.cpp", "b10586", "2026-11-16", "ggml-org/llama.cpp", oldest="b2500")
 FLASHINFER = Framework(
-    ("flashinfer",),
-    "0.6.6",
-    "2026-11-16",
-    GITHUB + "flashinfer-ai/flashinfer",
-    package="flashinfer-python",
+    "flashinfer", "0.6.6", "2026-11-16", "flashinfer-ai/flashinfer", package="flashinfer-python"
 )
-TRITON_KERNELS = Framework(
-    ("triton_kernels",), "3.5.0", "2026-11-16", GITHUB + "triton-lang/triton"
-)
+TRITON_KERNELS = Framework("triton_kernels", "3.5.0", "2026-11-16", "triton-lang/triton")
 NCCL = Framework(
-    ("NCCL",),
-    "2.28.9",
-    "2026-11-15",
-    GITHUB + "NVIDIA/nccl",
-    also=("2.30",),
-    package="nvidia-nccl-cu13",
+    "NCCL", "2.28.9", "2026-11-15", "NVIDIA/nccl", also=("2.30",), package="nvidia-nccl-cu13"
 )
 HUGGINGFACE_HUB = Framework(
-    ("huggingface_hub",),
+    "huggingface_hub",
     "1.33.0",
     "2026-11-16",
-    GITHUB + "huggingface/huggingface_hub",
+    "huggingface/huggingface_hub",
     package="huggingface_hub",
 )
 LIGER_KERNEL = Framework(
-    ("liger-kernel",),
-    "0.8.5",
-    "2026-11-17",
-    GITHUB + "linkedin/Liger-Kernel",
-    package="liger-kernel",
+    "liger-kernel", "0.8.5", "2026-11-17", "linkedin/Liger-Kernel", package="liger-kernel"
 )
 CUT_CROSS_ENTROPY = Framework(
-    ("cut-cross-entropy",),
+    "cut-cross-entropy",
     "25.1.1",
     "2026-11-17",
-    GITHUB + "apple/ml-cross-entropy",
+    "apple/ml-cross-entropy",
     package="cut-cross-entropy",
 )
-TRL = Framework(
-    ("TRL",), "1.16.0", "2026-11-17", GITHUB + "huggingface/trl", also=("0.24.0",), package="trl"
-)
+TRL = Framework("TRL", "1.16.0", "2026-11-17", "huggingface/trl", also=("0.24.0",), package="trl")
 FLASH_ATTN = Framework(
-    ("flash-attn",),
+    "flash-attn",
     "2.8.3",
     "2026-11-17",
-    GITHUB + "Dao-AILab/flash-attention",
+    "Dao-AILab/flash-attention",
     also=("0251105",),
     package="flash-attn",
 )
 TORCHTITAN = Framework(
-    ("torchtitan",), "0.2.2", "2026-11-17", GITHUB + "pytorch/torchtitan", package="torchtitan"
+    "torchtitan", "0.2.2", "2026-11-17", "pytorch/torchtitan", package="torchtitan"
 )
 ACCELERATE = Framework(
-    ("Accelerate",), "1.15.0", "2026-11-18", GITHUB + "huggingface/accelerate", package="accelerate"
+    "Accelerate", "1.15.0", "2026-11-18", "huggingface/accelerate", package="accelerate"
 )
 LIGHTNING = Framework(
-    ("Lightning",),
-    "2.6.6",
-    "2026-11-18",
-    GITHUB + "Lightning-AI/pytorch-lightning",
-    package="lightning",
+    "Lightning", "2.6.6", "2026-11-18", "Lightning-AI/pytorch-lightning", package="lightning"
 )
-AXOLOTL = Framework(("Axolotl",), "067b021", "2026-11-17", GITHUB + "axolotl-ai-cloud/axolotl")
-LLAMA_FACTORY = Framework(
-    ("LLaMA-Factory",), "ff6d4d1", "2026-11-18", GITHUB + "hiyouga/LLaMA-Factory"
-)
-MS_SWIFT = Framework(("ms-swift",), "3602360", "2026-11-18", GITHUB + "modelscope/ms-swift")
-VERL = Framework(("verl",), "b178a3c", "2026-11-18", GITHUB + "volcengine/verl")
-OPENRLHF = Framework(("OpenRLHF",), "3c3be62", "2026-11-18", GITHUB + "OpenRLHF/OpenRLHF")
-OLLAMA = Framework(("Ollama",), "fb30760", "2026-11-18", GITHUB + "ollama/ollama")
-ESTIMATOR = Framework(
-    ("LLMGPUMemEstimator",), "c96c73f", "2026-11-15", GITHUB + "pp1230/LLMGPUMemEstimator"
-)
+AXOLOTL = Framework("Axolotl", "067b021", "2026-11-17", "axolotl-ai-cloud/axolotl")
+LLAMA_FACTORY = Framework("LLaMA-Factory", "ff6d4d1", "2026-11-18", "hiyouga/LLaMA-Factory")
+MS_SWIFT = Framework("ms-swift", "3602360", "2026-11-18", "modelscope/ms-swift")
+VERL = Framework("verl", "b178a3c", "2026-11-18", "volcengine/verl")
+OPENRLHF = Framework("OpenRLHF", "3c3be62", "2026-11-18", "OpenRLHF/OpenRLHF")
+OLLAMA = Framework("Ollama", "fb30760", "2026-11-18", "ollama/ollama")
+ESTIMATOR = Framework("LLMGPUMemEstimator", "c96c73f", "2026-11-15", "pp1230/LLMGPUMemEstimator")
 
-FRAMEWORKS = (
-    TORCH,
-    TRANSFORMERS,
-    PEFT,
-    BITSANDBYTES,
-    DEEPSPEED,
-    MEGATRON_CORE,
-    MEGATRON_DEEPSPEED,
-    TRANSFORMER_ENGINE,
-    VLLM,
-    SGLANG,
-    TENSORRT_LLM,
-    TGI,
-    LLAMA_CPP,
-    FLASHINFER,
-    TRITON_KERNELS,
-    NCCL,
-    HUGGINGFACE_HUB,
-    LIGER_KERNEL,
-    CUT_CROSS_ENTROPY,
-    TRL,
-    FLASH_ATTN,
-    TORCHTITAN,
-    ACCELERATE,
-    LIGHTNING,
-    AXOLOTL,
-    LLAMA_FACTORY,
-    MS_SWIFT,
-    VERL,
-    OPENRLHF,
-    OLLAMA,
-    ESTIMATOR,
-)
+FRAMEWORKS = tuple(row for row in globals().values() if isinstance(row, Framework))
 BY_NAME = {name.lower(): row for row in FRAMEWORKS for name in row.names}

@@ -79,8 +79,7 @@ class Entry(Struct, frozen=True, gc=False):
     - since: a phase; in the first step the entry is allocated only when that phase has begun
     - cuda_stream: the CUDA stream that it is allocated on; 0 is torch's default
     - script: the events (pytorch/autograd/events.py) by which its tensors are allocated, where
-    others are
-      allocated and freed in between
+      others are allocated and freed in between
     - formula: how `bytes` is computed, where it is written in words (ledger/formula.py)
     - role: one of the roles above, or ""
     """

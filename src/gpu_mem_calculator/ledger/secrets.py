@@ -35,31 +35,13 @@ TOKEN_NAME = (
     r"|(?:hub|hf|huggingface|api|auth|access|session|security|github|gitlab|wandb)_?token(?:_value)?$"
 )
 # Words in front of `token` that name a token of text.
-TEXT_TOKENS = frozenset(
-    (
-        *(
-            "eos",
-            "bos",
-            "pad",
-            "unk",
-            "sep",
-            "cls",
-            "mask",
-            "eot",
-            "eom",
-            "boi",
-            "eoi",
-            "im",
-            "fim",
-        ),
-        *("image", "img", "video", "audio", "vision", "speech", "text", "modality", "patch"),
-        *("start", "end", "stop", "special", "extra", "added", "pause", "think", "thinking"),
-        *("prefix", "suffix", "middle", "separator", "delimiter", "placeholder", "trigger"),
-        *("instruction", "response", "assistant", "system", "tool", "step", "context", "decoder"),
-        *("per", "each", "by", "next", "first", "last", "new", "draft", "sample", "seq"),
-        *("max", "min", "num", "output", "input"),
-    )
+TEXT_WORDS = (
+    "eos bos pad unk sep cls mask eot eom boi eoi im fim image img video audio vision speech text "
+    "modality patch start end stop special extra added pause think thinking prefix suffix middle "
+    "separator delimiter placeholder trigger instruction response assistant system tool step "
+    "context decoder per each by next first last new draft sample seq max min num output input"
 )
+TEXT_TOKENS = frozenset(TEXT_WORDS.split())
 FORMS = (
     r"(?:hf_|api_org_)[A-Za-z0-9]{20,}",  # Hugging Face
     r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic

@@ -30,6 +30,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     - `equal_stages`: stages of a pipeline share the layers equally, with the ends where they count
     - `array_sizes`: its ledger takes arrays of every size
     - `plan_limit`: a sentence on what plans with it leave out
+    - `runtimes`: the kinds of cards that it has kernels for (run/cuda/runtimes.py)
     - `interval`: the class of its measured steps (timing/training/step.py)
     """
 
@@ -46,6 +47,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     equal_stages: bool = False
     array_sizes: bool = False
     plan_limit: str = ""
+    runtimes: tuple[str, ...]
     interval: str
 
     @property

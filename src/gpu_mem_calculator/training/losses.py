@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..models.arch.score import SCORED
+from ..models.arch.variants import SCORED
 from ..pytorch.modelling.huggingface import fused_losses, losses
 from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
 from ..pytorch.modelling.huggingface.losses import LossKernel

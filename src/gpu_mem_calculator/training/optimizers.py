@@ -114,49 +114,44 @@ def _ademamix(bits: int, optim: str, *, paged: bool = False) -> Optimizer:
 
 ADAM_CODE = code("torch 2.13 optim/adam.py:704-799 and :544-546")
 SGD_CODE = code("torch 2.13 optim/sgd.py:429-511")
+# foreach: sqrt(exp_avg_sq) of every parameter, 0 B off in 15 measured runs; for loop: a square
+# root and its quotient
+_ADAMW = Optimizer(
+    title="AdamW",
+    optim={"adamw_torch": "", "adamw_torch_fused": FUSED},
+    aliases={"adamw_apex_fused": FUSED, "adamw_hf": FORLOOP},
+    source=ADAM_CODE,
+    make="torch.optim:AdamW",
+    states=2,
+    narrow="adamw_8bit",
+    foreach=1,
+    forloop=2,
+)
+# every operation is in place
+_SGD = Optimizer(
+    title="SGD",
+    optim={"sgd": ""},
+    free=("dampening", "nesterov", "momentum"),
+    source=SGD_CODE,
+    make="torch.optim:SGD",
+    timed_as="sgd foreach",
+    states=0,
+    copied_by_decay=True,
+)
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    # foreach: sqrt(exp_avg_sq) of every parameter, 0 B off in 15 measured runs; for loop: a square
-    # root and its quotient
-    "adamw": Optimizer(
-        title="AdamW",
-        optim={"adamw_torch": "", "adamw_torch_fused": FUSED},
-        aliases={"adamw_apex_fused": FUSED, "adamw_hf": FORLOOP},
-        source=ADAM_CODE,
-        make="torch.optim:AdamW",
-        states=2,
-        narrow="adamw_8bit",
-        foreach=1,
-        forloop=2,
+    "adamw": _ADAMW,
+    "adam": replace(
+        _ADAMW, title="Adam", optim={}, aliases={}, make="torch.optim:Adam", timed_as="adamw"
     ),
-    "adam": Optimizer(
-        title="Adam",
-        source=ADAM_CODE,
-        make="torch.optim:Adam",
-        timed_as="adamw",
-        states=2,
-        narrow="adamw_8bit",
-        foreach=1,
-        forloop=2,
-    ),
-    # every operation is in place
-    "sgd": Optimizer(
-        title="SGD",
-        optim={"sgd": ""},
-        free=("dampening", "nesterov", "momentum"),
-        source=SGD_CODE,
-        make="torch.optim:SGD",
-        timed_as="sgd foreach",
-        states=0,
-        copied_by_decay=True,
-    ),
-    "sgd_momentum": Optimizer(
+    "sgd": _SGD,
+    "sgd_momentum": replace(
+        _SGD,
         title="SGD with momentum",
-        source=SGD_CODE,
-        make="torch.optim:SGD",
+        optim={},
+        free=(),
         arguments={"momentum": 0.9},
         timed_as="sgd_momentum foreach",
         states=1,
-        copied_by_decay=True,
     ),
     # the root of the sums, and the gradients times the learning rate
     "adagrad": Optimizer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.models.arch.dropout import without_dropout
+from gpu_mem_calculator.models.arch.variants import without_dropout
 from gpu_mem_calculator.models.families import read_config
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.models.arch.score import SCORED, scored
+from gpu_mem_calculator.models.arch.variants import SCORED, scored
 from gpu_mem_calculator.models.families import FILES, read_config
 from tests.conftest import SMALL_LLAMA
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.models.families import families
-from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import (
-    LLAMA,
-    QUIRKS,
-    Quirks,
-    family_quirks,
-)
+from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import LLAMA, QUIRKS, Quirks
 from gpu_mem_calculator.pytorch.modelling.others.implementations import IMPLEMENTATIONS
 
 
 def test_families_with_quirks_are_known() -> None:
     """A misspelled model type would leave its quirks without effect."""
-    assert set(QUIRKS) <= set(families())
+    assert set(QUIRKS) <= {*families(), "plain", "module"}
 
 
 def test_a_misspelled_quirk_is_refused() -> None:
@@ -33,6 +28,6 @@ def test_every_quirk_has_a_family(name: str) -> None:
 
 
 def test_other_families_run_like_llama() -> None:
-    """A family without an entry has no quirk."""
-    assert family_quirks("mistral") == LLAMA
+    """A family whose code does not differ has no quirk."""
+    assert QUIRKS["mistral"] == LLAMA
     assert not any(getattr(LLAMA, name) for name in Quirks.__struct_fields__)

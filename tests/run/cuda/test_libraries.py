@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from gpu_mem_calculator import catalog
 from gpu_mem_calculator.lab.backtest.predict import outside_bytes
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.run.cuda.libraries import context_bytes, host_libraries
+from gpu_mem_calculator.run.cuda.libraries import CHIPS, context_bytes, host_libraries
+from gpu_mem_calculator.run.cuda.runtimes import runtime_notes
+from gpu_mem_calculator.runfile.resolve.hardware import DEFAULT_CHIP
 from gpu_mem_calculator.runfile.resolve.megatron_defaults import with_measured_defaults
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
@@ -173,3 +177,18 @@ def test_host_libraries_are_measured_for_each_engine() -> None:
     assert len(errors) > 140
     assert max(errors) < 0.26
     assert sum(errors) / len(errors) < 0.055
+
+
+def test_every_card_has_a_row() -> None:
+    """A card without one would be taken as an H200 without a word."""
+    known = {row.get("compute_capability", DEFAULT_CHIP[0]) for row in catalog.rows("gpus")}
+    missing = sorted(known - CHIPS.keys())
+    assert not missing, f"run/cuda/libraries.py: CHIPS has no row for {missing}"
+
+
+def test_an_unknown_capability_is_said() -> None:
+    """A card of the user's own may have one."""
+    run = resolved(small_run()).run
+    assert not list(runtime_notes(run))
+    (note,) = runtime_notes(replace(run, compute_capability="99.0"))
+    assert "of compute capability 99.0 nothing is known; it is taken as an H200's" in note

@@ -18,10 +18,10 @@ from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.remedy_lines import Commands
 from gpu_mem_calculator.report.serving.long import long_report
 from gpu_mem_calculator.report.text import text_report
-from gpu_mem_calculator.run.cuda.runtimes import CUDA, ONLY, WORDS, in_words_of, runtime_of
+from gpu_mem_calculator.run.cuda.runtimes import CUDA, WORDS, in_words_of, runtime_of
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import server_names, server_row
-from gpu_mem_calculator.training.engines import engine_names
+from gpu_mem_calculator.training.engines import engine_rows
 from tests.conftest import SMALL_LLAMA
 
 NVIDIAS = re.compile(r"\bCUDA|nvidia-smi|\bNCCL|cuBLAS|cuDNN")
@@ -109,8 +109,8 @@ def test_every_card_has_a_runtime_with_words() -> None:
     sample = "CUDA context, cuBLAS handles, cuBLASLt, cuDNN attention, NCCL, nvidia-smi, CUDA's"
     for runtime in set(WORDS) - {CUDA}:
         assert not NVIDIAS.findall(in_words_of(runtime, sample))
-    assert set(ONLY) <= set(engine_names())
-    assert all(set(server_row(name).runtimes) <= set(WORDS) for name in server_names())
+    rows = (*engine_rows().values(), *map(server_row, server_names()))
+    assert all(set(row.runtimes) <= set(WORDS) for row in rows)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "tensorrt_llm"])

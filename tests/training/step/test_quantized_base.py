@@ -15,8 +15,8 @@ from gpu_mem_calculator.pytorch.modelling.huggingface.layer import layer_walk
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
+from gpu_mem_calculator.training.step.loading import natural_key, pretrained_events
 from gpu_mem_calculator.training.step.outliers import outlier_chance, outlier_share
-from gpu_mem_calculator.training.step.pretrained import natural_key, pretrained_events
 from tests.conftest import small_run
 
 CHECKPOINT = {"activation_checkpointing": "full"}

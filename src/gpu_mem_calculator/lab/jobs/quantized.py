@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...training.step.pretrained import natural_key
+from ...training.step.loading import natural_key
 from .job import Job
 from .model import half_dtype, hf_config, import_extra, torch_dtype
 

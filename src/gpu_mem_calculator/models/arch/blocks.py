@@ -2,9 +2,8 @@
 
 Nothing here depends on how a model is trained or sharded. Dimensions have names so that an engine
 can shard them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_ffn`, `router`,
-`state`.
-
-The properties that every kind of mixer has, so that callers need not ask which kind it is.
+`state`. Every kind of mixer has the properties of `MixerDefaults`, so that callers need not ask
+which kind it is.
 """
 
 from __future__ import annotations

@@ -48,14 +48,11 @@ def _with_letters(value: Any, copies: dict[int, Any]) -> Any:
     if not isinstance(value, tuple):
         return value
     if len(value) == 2 and isinstance(value[0], str) and type(value[1]) is int:
-        return _dim(*value)
+        name, size = value
+        return (name, Sym.named(size, DIMS[name])) if name in DIMS else value
     items: list[Any] = []
     for item in value:  # equal layers stay one object
         if id(item) not in copies:
             copies[id(item)] = _with_letters(item, copies)
         items.append(copies[id(item)])
     return tuple(items)
-
-
-def _dim(name: str, size: int) -> tuple[str, Any]:
-    return (name, Sym.named(size, DIMS[name])) if name in DIMS else (name, size)

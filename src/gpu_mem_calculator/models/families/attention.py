@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..arch.blocks import Attention, Linear, Norm, NormImpl
 from .config import Config, ConfigError
 
@@ -52,28 +54,13 @@ def separate_attention(
 
 
 def fused_attention(
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    *,
-    name: str,
-    output: str,
-    bias: bool = False,
-    output_bias: bool | None = None,
-    **rest: Any,
+    hidden: int, heads: int, kv_heads: int, head_dim: int, *, name: str, **rest: Any
 ) -> Attention:
-    """q, k and v from one projection; `output_bias` None is as `bias`."""
-    embed, width = ("embed", hidden), heads * head_dim
-    output_bias = bias if output_bias is None else output_bias
-    return Attention(
-        inputs=(Linear(name, embed, ("heads", width + 2 * kv_heads * head_dim), bias),),
-        output=Linear(output, ("heads", width), embed, output_bias),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        **rest,
-    )
+    """q, k and v from one projection; `rest` as in `separate_attention`."""
+    plain = separate_attention(hidden, heads, kv_heads, head_dim, **rest)
+    columns = ("heads", (heads + 2 * kv_heads) * head_dim)
+    fused = Linear(name, ("embed", hidden), columns, plain.inputs[0].bias)
+    return replace(plain, inputs=(fused,))
 
 
 def head_norms(names: tuple[str, str], head_dim: int, impl: NormImpl = "rms") -> tuple[Norm, ...]:

@@ -13,12 +13,11 @@ from ..arch.blocks import Attention, Mixer, Mlp, Moe
 from .attention import head_counts, separate_attention
 from .config import Config, Fields
 from .frame import decoder, decoder_layer, rotary_buffer, stacked
-from .hybrid_layers import LINEAR, indexed, mixed_types
 from .llama import granite_frame
 from .mamba2 import named_mixer
 from .mlps import fused_mlp, gated_mlp, stacked_moe
 from .norms import norms_at, rms
-from .windows import FULL
+from .windows import FULL, LINEAR, indexed, mixed_types
 
 MAMBA = "mamba"
 FEED_FORWARD_NORMS = (("pre", "input_layernorm"), ("pre_mlp", "pre_ff_layernorm"))

@@ -21,11 +21,6 @@ def cohere_attention(config: Config, counts: Counts) -> Fields:
     return {"norms": tuple(norms)}
 
 
-def cohere_frame(config: Config, hidden: int) -> Fields:
-    """The number that multiplies the logits."""
-    return {"logit_scale": config.number("logit_scale", default=0.0625)}
-
-
 def cohere2_windows(config: Config, layers: int) -> Windows:
     """All but every `sliding_window_pattern`-th layer slide."""
     every = config.size("sliding_window_pattern", default=4)
@@ -46,7 +41,7 @@ COHERE = LlamaLike(
     rotary_impl="float",
     parallel=ALWAYS,
     attention=cohere_attention,
-    frame=cohere_frame,
+    frame=lambda config, _: {"logit_scale": config.number("logit_scale", default=0.0625)},
 )
 COHERE2 = replace(COHERE, attention=no_fields, windows=cohere2_windows, rotates=cohere2_rotates)
 FAMILIES = readers({"cohere": COHERE, "cohere2": COHERE2})

@@ -91,10 +91,9 @@ def _stack(
     mlp = gated_mlp(hidden, config.ffn(family.ffn), activation=config.activation())
     moe = routed_moe(config, hidden, **family.moe, router_impl="float_sigmoid")
     dense = _dense_layers(config, len(attention), family.first_dense)
-    mixers = {id(one): one for one in attention}
     return stacked(
-        zip(map(id, attention), dense, strict=True),
-        lambda pair: decoder_layer(hidden, mixers[pair[0]], mlp if pair[1] else moe),
+        zip(attention, dense, strict=True),
+        lambda pair: decoder_layer(hidden, pair[0], mlp if pair[1] else moe),
     )
 
 

@@ -272,16 +272,14 @@ GPTJ = GptLike(
     attention=gptj_attention,
     frame=gptj_frame,
 )
-BIGCODE = GptLike(
-    *((HIDDEN, 768), (LAYERS, 12), (HEADS, 12), (LENGTH, 1024)),
-    vocab=50257,
-    rates=rates("attn_pdrop", "resid_pdrop", "embd_pdrop", 0.1),
-    fused="c_attn",
-    output="c_proj",
+BIGCODE = replace(
+    GPT2,
     one_kv_head=("multi_query", True),
-    ffn=("n_inner",),
     activation="gelu_pytorch_tanh",
+    activation_key="activation_function",
+    attention=no_fields,
     frame=bigcode_frame,
+    transposed=False,
 )
 ROWS = {"gpt2": GPT2, "bloom": BLOOM, "mpt": MPT, "gpt_neo": GPT_NEO, "gptj": GPTJ}
 ROWS["gpt_bigcode"] = BIGCODE

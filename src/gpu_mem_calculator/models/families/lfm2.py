@@ -12,10 +12,9 @@ from ..arch.blocks import Linear, Mlp, Moe, Recurrence, Weight
 from .attention import head_counts, head_norms, separate_attention
 from .config import Config, Fields
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import indexed, mixed_types
 from .mlps import mlp_block, stacked_moe
 from .norms import norms_at, rms
-from .windows import FULL
+from .windows import FULL, indexed, mixed_types
 
 
 def short_conv(config: Config, hidden: int) -> Recurrence:
@@ -55,20 +54,19 @@ def _stack(
     heads = head_norms(("q_layernorm", "k_layernorm"), counts[2])
     fields: Fields = {"output": "out_proj", "norms": heads, "rotary_dim": counts[2]}
     attention, conv = separate_attention(hidden, *counts, **fields), short_conv(config, hidden)
-    by_id = {id(mlp): mlp for mlp in mlps}
     norms = norms_at((("pre", "operator_norm"), ("pre_mlp", "ffn_norm")), hidden)
 
-    def layer(pair: tuple[str, int]) -> Layer:
+    def layer(pair: tuple[str, Mlp | Moe]) -> Layer:
         mixer, name = (attention, "self_attn") if pair[0] == FULL else (conv, "conv")
         names = {"mixer_name": name, "mlp_name": "feed_forward"}
-        return decoder_layer(hidden, mixer, by_id[pair[1]], norms=norms, **names)
+        return decoder_layer(hidden, mixer, pair[1], norms=norms, **names)
 
     tied = config.flag("tie_embedding", default=config.flag("tie_word_embeddings", default=True))
     return decoder(
         Config({**config.data, "tie_word_embeddings": tied}),
         family,
         hidden,
-        stacked(zip(types, map(id, mlps), strict=True), layer),
+        stacked(zip(types, mlps, strict=True), layer),
         vocab=65536,
         max_seq_len=128000,
         rotary_dim=counts[2],

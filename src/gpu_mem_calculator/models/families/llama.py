@@ -24,11 +24,6 @@ def granite_frame(config: Config, hidden: int) -> Fields:
     return {"logit_scale": 1 / scaling}
 
 
-def starcoder2_frame(config: Config, hidden: int) -> Fields:
-    """StarCoder 2 drops out its embeddings."""
-    return {"embedding_dropout": config.number("embedding_dropout")}
-
-
 def smollm3_rotates(config: Config, windows: Windows, layers: int) -> list[bool]:
     """`no_rope_layers`, which is 1 where a layer has rotary; else all but every fourth."""
     every = config.size("no_rope_layer_interval", default=4)
@@ -69,11 +64,6 @@ def stablelm_attention(config: Config, counts: Counts) -> Fields:
     return {"extra": tuple(Weight(f"{n}.weight", (("head_dim", counts[2]),)) for n in names)}
 
 
-def stablelm_frame(config: Config, hidden: int) -> Fields:
-    """The norms of `qk_layernorm` run head by head, which the activations do not cover."""
-    return {"trains": not config.flag("qk_layernorm")}
-
-
 def xielu_buffers(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
     """Two fixed numbers of Apertus's activation, in each layer."""
     prefixes = (f"model.layers.{i}.mlp.act_fn" for i in range(len(layers)))
@@ -100,7 +90,7 @@ STARCODER2 = LlamaLike(
     windows=same(None),
     residual_dropout=("residual_dropout", 0.0),
     mlp_dropout=("residual_dropout", 0.0),
-    frame=starcoder2_frame,
+    frame=lambda config, _: {"embedding_dropout": config.number("embedding_dropout")},
 )
 STABLELM = LlamaLike(
     *(2560, 6912, 32, 32, 32, 50304, 4096),
@@ -110,7 +100,8 @@ STABLELM = LlamaLike(
     attention=stablelm_attention,
     parallel=("use_parallel_residual", False),
     mlp_dropout=("hidden_dropout", 0.0),
-    frame=stablelm_frame,
+    # the norms of `qk_layernorm` run head by head, which the activations do not cover
+    frame=lambda config, _: {"trains": not config.flag("qk_layernorm")},
 )
 SMOLLM3 = LlamaLike(
     *(2048, 11008, 36, 16, 4, 128256, 32768),

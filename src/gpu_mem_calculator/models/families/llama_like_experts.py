@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from ..arch.arch import Arch, Layer
@@ -23,25 +25,11 @@ from .mlps import gated_mlp, routed_moe, router_biases, stacked_moe
 from .windows import Windows, patterned, same
 
 LOCAL: Fields = {"ffn_key": "intermediate_size", "counts": ("num_local_experts", "num_experts")}
-
-
-def mixtral_experts(config: Config, hidden: int) -> Moe:
-    """Mixtral's experts; none is shared."""
-    jitter = config.number("router_jitter_noise") > 0
-    fields: Fields = {**LOCAL, "router_impl": "softmax_wide", "jitter": jitter}
-    return routed_moe(config, hidden, experts=8, top_k=2, ffn=14336, **fields)
-
-
-def minimax_m2_experts(config: Config, hidden: int) -> Moe:
-    """MiniMax-M2's experts; none is shared."""
-    fields: Fields = {**LOCAL, "router_impl": "sigmoid_wide"}
-    return routed_moe(config, hidden, experts=256, top_k=8, ffn=1536, **fields)
-
-
-def dots_experts(config: Config, hidden: int) -> Moe:
-    """The experts of dots.llm1; a config must say how many there are."""
-    fields: Fields = {"shared": 0, "router_impl": "float_sigmoid"}
-    return routed_moe(config, hidden, experts=None, top_k=None, ffn=1408, **fields)
+SIGMOID_WIDE: Fields = {**LOCAL, "router_impl": "sigmoid_wide"}
+FLOAT_SIGMOID: Fields = {"router_impl": "float_sigmoid"}  # dots.llm1
+# No expert of Mixtral and MiniMax-M2 is shared; a config must say how many dots.llm1 has.
+MIXTRAL: Fields = {**LOCAL, "router_impl": "softmax_wide", "jitter_key": "router_jitter_noise"}
+MIXTRAL_EXPERTS = partial(routed_moe, experts=8, top_k=2, ffn=14336, **MIXTRAL)
 
 
 def dots_sparse(config: Config, layers: int) -> list[bool]:
@@ -119,7 +107,7 @@ DOTS = LlamaLike(
     *(4608, 10944, 62, 32, 32, 152064, 2048),
     biases=ATTENTION_ONLY,
     qk_norms=QK_NORMS,
-    experts=dots_experts,
+    experts=partial(routed_moe, experts=None, top_k=None, ffn=1408, shared=0, **FLOAT_SIGMOID),
     sparse=dots_sparse,
     windows=dots_windows,
     buffers=expert_biases,
@@ -131,7 +119,9 @@ MINIMAX_M2 = LlamaLike(
     attention=whole_norms,
     rotary=1.0,
     rotary_impl="joined",
-    experts=minimax_m2_experts,
+    experts=partial(
+        routed_moe, experts=256, top_k=8, ffn=1536, **LOCAL, router_impl="sigmoid_wide"
+    ),
     buffers=lambda config, layers: router_biases(layers, "e_score_correction_bias"),
 )
 
@@ -152,7 +142,7 @@ def read_hunyuan_moe(config: Config) -> Arch:
 
 
 FAMILIES = {
-    **readers({"mixtral": replace(MISTRAL, experts=mixtral_experts, windows=same(None))}),
+    **readers({"mixtral": replace(MISTRAL, experts=MIXTRAL_EXPERTS, windows=same(None))}),
     **readers({"dots1": DOTS, "ernie4_5_moe": ERNIE_MOE, "minimax_m2": MINIMAX_M2}),
     "hunyuan_v1_moe": read_hunyuan_moe,
 }

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..arch.arch import Arch
 from ..arch.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config, ConfigError
 from .mamba import backbone, mamba_layer
 
 
+class Mamba2Keys(NamedTuple):
+    """The keys of a mixer's sizes and biases in a config.json; sizes with the family's defaults."""
+
+    state: tuple[str, int]
+    groups: tuple[str, int]
+    conv: tuple[str, int]
+    chunk: tuple[str, int]
+    bias: str = "use_bias"
+    conv_bias: str = "use_conv_bias"
+
+
+OWN = Mamba2Keys(("state_size", 128), ("n_groups", 8), ("conv_kernel", 4), ("chunk_size", 256))
+NAMED = Mamba2Keys(
+    *(("mamba_d_state", 256), ("mamba_n_groups", 1), ("mamba_d_conv", 4)),
+    chunk=("mamba_chunk_size", 256),
+    bias="mamba_proj_bias",
+    conv_bias="mamba_conv_bias",
+)
+
+
 def mamba2_block(
-    config: Config,
-    hidden: int,
-    inner: int,
-    heads: int,
-    *,
-    state: int,
-    groups: int,
-    conv: int,
-    bias: bool,
-    conv_bias: bool,
-    chunk: int,
-    normed: bool = True,
+    config: Config, hidden: int, inner: int, heads: int, keys: Mamba2Keys, *, normed: bool = True
 ) -> StateSpace:
     """z, x, B, C and dt from one projection, a convolution, a scan, a gated norm.
 
     The convolution runs over x, B and C: inner + 2 · groups · state channels.
     """
+    sizes = (config.size(*names.split(), default=default) for names, default in keys[:4])
+    state, groups, conv, chunk = sizes
+    bias, conv_bias = config.flag(keys.bias), config.flag(keys.conv_bias, default=True)
     config.divided(heads, "groups", groups)
     channels, embed, wide = inner + 2 * groups * state, ("embed", hidden), ("state", inner)
     weights = [
@@ -59,18 +73,7 @@ def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
     if inner != heads * head_dim:
         rule = f"must equal num_heads x head_dim = {heads * head_dim}"
         raise ConfigError(f"model.config: hidden_size x expand = {inner} {rule}")
-    return mamba2_block(
-        config,
-        hidden,
-        inner,
-        heads,
-        state=config.size("state_size", default=128),
-        groups=config.size("n_groups", default=8),
-        conv=config.size("conv_kernel", default=4),
-        bias=config.flag("use_bias"),
-        conv_bias=config.flag("use_conv_bias", default=True),
-        chunk=config.size("chunk_size", default=256),
-    )
+    return mamba2_block(config, hidden, inner, heads, OWN)
 
 
 def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpace:
@@ -84,19 +87,7 @@ def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpa
     if heads * head_dim != inner:
         product = f"mamba_n_heads x mamba_d_head = {heads * head_dim}"
         raise ConfigError(f"model.config: {product} must be {inner}")
-    return mamba2_block(
-        config,
-        hidden,
-        inner,
-        heads,
-        state=config.size("mamba_d_state", default=256),
-        groups=config.size("mamba_n_groups", default=1),
-        conv=config.size("mamba_d_conv", default=4),
-        bias=config.flag("mamba_proj_bias"),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
-        chunk=config.size("mamba_chunk_size", default=256),
-        normed=normed,
-    )
+    return mamba2_block(config, hidden, inner, heads, NAMED, normed=normed)
 
 
 def read_mamba2(config: Config) -> Arch:

@@ -11,11 +11,10 @@ from .attention import head_counts, separate_attention
 from .config import Config, Fields
 from .deepseek import latent_attention
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import LINEAR, indexed, mixed_types
 from .llama_like import read_row
 from .llama_like_experts import LOCAL, MINIMAX_M2
 from .mlps import gated_mlp, routed_moe
-from .windows import FULL
+from .windows import FULL, LINEAR, indexed, mixed_types
 
 
 def lightning(config: Config, hidden: int, heads: int, head_dim: int) -> Recurrence:

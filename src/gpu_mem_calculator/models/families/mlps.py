@@ -102,12 +102,13 @@ def routed_moe(
     ffn_key: str = "moe_intermediate_size",
     shared_key: str = "n_shared_experts",
     bias_key: str = "",
+    jitter_key: str = "",
     **rest: Any,
 ) -> Moe:
     """Routed experts, and one shared MLP as wide as `shared_key` of them, by a config's keys.
 
     The numbers are the family's defaults, `shared` None where no expert is shared; `bias_key`
-    switches the shared MLP's biases.
+    switches the shared MLP's biases, `jitter_key` says how much noise is on the router's input.
     """
     activation = config.activation()
     ffn = config.size(ffn_key, default=ffn)
@@ -115,6 +116,8 @@ def routed_moe(
     if num_shared:
         fields = {"bias": bool(bias_key) and config.flag(bias_key), "activation": activation}
         rest["shared"] = gated_mlp(hidden, ffn * num_shared, prefix="shared_experts.", **fields)
+    if jitter_key:
+        rest["jitter"] = config.number(jitter_key) > 0
     num_experts = config.size(*counts, default=experts)
     chosen = config.size(*top_k_keys, default=top_k)
     return stacked_moe(hidden, num_experts, chosen, ffn, activation=activation, **rest)

@@ -10,15 +10,18 @@ from ..arch.blocks import Linear, Mlp, Moe, StateSpace, Weight
 from .attention import head_counts, separate_attention
 from .config import Config, ConfigError, Fields
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import LINEAR, mixed_types
 from .mamba import mamba_layer
-from .mamba2 import mamba2_block
+from .mamba2 import Mamba2Keys, mamba2_block
 from .mlps import plain_mlp
 from .norms import rms
-from .windows import FULL
+from .windows import FULL, LINEAR, mixed_types
 
 PATTERN = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 KNOWN = tuple(PATTERN.values())
+MAMBA2 = Mamba2Keys(
+    *(("ssm_state_size", 128), ("mamba_n_groups n_groups", 8), ("mamba_d_conv conv_kernel", 4)),
+    chunk=("mamba_chunk_size chunk_size", 128),
+)
 
 
 def layer_kinds(config: Config) -> list[str]:
@@ -41,18 +44,7 @@ def layer_kinds(config: Config) -> list[str]:
 def _mamba(config: Config, hidden: int) -> StateSpace:
     heads = config.size("mamba_num_heads", default=128)
     inner = heads * config.size("mamba_head_dim", default=64)
-    return mamba2_block(
-        config,
-        hidden,
-        inner,
-        heads,
-        state=config.size("ssm_state_size", default=128),
-        groups=config.size("mamba_n_groups", "n_groups", default=8),
-        conv=config.size("mamba_d_conv", "conv_kernel", default=4),
-        bias=config.flag("use_bias"),
-        conv_bias=config.flag("use_conv_bias", default=True),
-        chunk=config.size("mamba_chunk_size", "chunk_size", default=128),
-    )
+    return mamba2_block(config, hidden, inner, heads, MAMBA2)
 
 
 def _plain_mlp(config: Config, hidden: int, ffn: int, prefix: str = "") -> Mlp:

@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ..arch.blocks import Moe, Norm
+from ..arch.blocks import Norm
 from .attention import whole_norms
 from .config import Config, Fields
 from .frame import typed_rotary_buffer
@@ -24,12 +24,6 @@ def olmoe_attention(config: Config, counts: Counts) -> Fields:
     q, k = ("heads", hidden), ("kv_heads", kv_heads * (hidden // heads))
     norms = (Norm("q_norm", q), Norm("k_norm", k))
     return {"norms": norms, "clipped": config.get("clip_qkv") is not None}
-
-
-def olmoe_experts(config: Config, hidden: int) -> Moe:
-    """OLMoE's experts; none is shared."""
-    keys: Fields = {"ffn_key": "intermediate_size", "counts": ("num_experts", "num_local_experts")}
-    return routed_moe(config, hidden, experts=64, top_k=8, ffn=2048, **keys)
 
 
 def olmo3_types(config: Config, layers: int) -> tuple[str, ...]:
@@ -57,11 +51,13 @@ OLMO2 = replace(
     norms=POST,
     attention=partial(whole_norms, impl="rms_product"),
 )
+KEYS: Fields = {"ffn_key": "intermediate_size", "counts": ("num_experts", "num_local_experts")}
+OLMOE_EXPERTS = partial(routed_moe, experts=64, top_k=8, ffn=2048, **KEYS)  # none is shared
 ROWS = {
     "olmo2": OLMO2,
     "olmo3": replace(OLMO2, windows=olmo3_windows, frame=olmo3_frame),
     "olmoe": LlamaLike(
-        *(2048, 11008, 16, 16, None, 50304, 4096), attention=olmoe_attention, experts=olmoe_experts
+        *(2048, 11008, 16, 16, None, 50304, 4096), attention=olmoe_attention, experts=OLMOE_EXPERTS
     ),
 }
 FAMILIES = readers(ROWS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..arch.arch import Arch
-from ..arch.blocks import Attention, Moe
+from ..arch.blocks import Attention
 from .attention import fused_attention, head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config, ConfigError, Fields
 from .frame import biased_head, decoder, decoder_layer
@@ -79,22 +81,6 @@ def read_phi3(config: Config) -> Arch:
     return decoder(config, "phi3", hidden, (layer,) * layers, **sizes, windows=windows)
 
 
-def phimoe_experts(config: Config, hidden: int) -> Moe:
-    """Phi-3.5-MoE's experts, chosen by SparseMixer."""
-    return routed_moe(
-        config,
-        hidden,
-        experts=16,
-        top_k=2,
-        ffn=6400,
-        ffn_key="intermediate_size",
-        counts=("num_local_experts",),
-        router="router",
-        router_impl="sparsemixer",
-        jitter=config.number("input_jitter_noise") > 0,
-    )
-
-
 def phimoe_frame(config: Config, hidden: int) -> Fields:
     """`lm_head_bias`: a bias on the logits."""
     if not config.flag("lm_head_bias"):
@@ -103,9 +89,12 @@ def phimoe_frame(config: Config, hidden: int) -> Fields:
     return biased_head(hidden, config.vocab(32064), tied=tied)
 
 
+SPARSEMIXER: Fields = {"router": "router", "router_impl": "sparsemixer"}
+SPARSEMIXER |= {"ffn_key": "intermediate_size", "counts": ("num_local_experts",)}
+SPARSEMIXER |= {"jitter_key": "input_jitter_noise"}
 PHIMOE = LlamaLike(
     *(4096, 6400, 32, 32, 8, 32064, 131072),
-    experts=phimoe_experts,
+    experts=partial(routed_moe, experts=16, top_k=2, ffn=6400, **SPARSEMIXER),
     norm=layer_norm,
     windows=same(None),
     frame=phimoe_frame,

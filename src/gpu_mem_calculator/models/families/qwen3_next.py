@@ -14,11 +14,10 @@ from ..arch.blocks import Attention, Linear, Mixer, Mlp, Moe, NormImpl, Recurren
 from .attention import head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config
 from .frame import decoder, decoder_layer, stacked
-from .hybrid_layers import LINEAR, every, mixed_types
 from .mlps import gated_mlp
 from .norms import pre_norms, rms_float
 from .qwen import gated_shared_moe, sparse_layers
-from .windows import FULL
+from .windows import FULL, LINEAR, every, mixed_types
 
 NORM: NormImpl = "rms_float"
 WIDTHS = {"ffn": 512, "shared_ffn": 512}
@@ -92,19 +91,19 @@ def _delta_stack(
     layers = len(mlps)
     usual = every(layers, config.size("full_attention_interval", default=4))
     types = mixed_types(config, "layer_types", layers, usual)
-    by_id, norms = {id(mlp): mlp for mlp in mlps}, pre_norms(hidden, NORM)
+    norms = pre_norms(hidden, NORM)
 
-    def layer(pair: tuple[str, int]) -> Layer:
+    def layer(pair: tuple[str, Mlp | Moe]) -> Layer:
         name = "self_attn" if pair[0] == FULL else "linear_attn"
-        return decoder_layer(hidden, mixers[pair[0]], by_id[pair[1]], mixer_name=name, norms=norms)
+        return decoder_layer(hidden, mixers[pair[0]], pair[1], mixer_name=name, norms=norms)
 
     modules = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
-    last = layer((FULL, id(mlps[-1]))).num_parameters
+    last = layer((FULL, mlps[-1])).num_parameters
     return decoder(
         config,
         family,
         hidden,
-        stacked(zip(types, map(id, mlps), strict=True), layer),
+        stacked(zip(types, mlps, strict=True), layer),
         vocab=vocab,
         max_seq_len=32768,
         rotary_dim=mixers[FULL].rotary_dim,

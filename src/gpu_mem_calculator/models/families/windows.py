@@ -1,4 +1,6 @@
-"""Which layers attend to a window, and how wide it is."""
+"""Which layers attend to a window, and how wide it is; and in stacks that mix attention with mixers
+of a fixed state, which layer is which.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,9 @@ from collections.abc import Callable, Sequence
 from .config import Config, ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+LINEAR, HYBRID = "linear_attention", "hybrid"
+# Words of older configs (transformers 5.17 configuration_utils.py _LEGACY_LAYER_TYPE_REMAP).
+OLD_WORDS = {"conv": LINEAR, "mamba": LINEAR, "mamba2": LINEAR, "attention": FULL}
 Windows = tuple[int | None, ...]  # one for each layer, or empty
 
 
@@ -60,3 +65,28 @@ def typed(
         return patterned(config, layers, config.nullable("sliding_window", default), slides)
 
     return windows
+
+
+def mixed_types(
+    config: Config, key: str, layers: int, usual: Sequence[str], known: Sequence[str] = ()
+) -> list[str]:
+    """One word a layer, in today's words."""
+    words = config.per_layer(key, layers, list(usual))
+    types = [OLD_WORDS.get(word, word) if isinstance(word, str) else word for word in words]
+    allowed = known or (FULL, LINEAR)
+    for word in types:
+        if word not in allowed:
+            choices = ", ".join(allowed)
+            raise ConfigError(f"model.config.{key} holds {word!r}; this family has {choices}")
+    return types
+
+
+def every(layers: int, period: int) -> list[str]:
+    """Attention in each `period`-th layer, the other mixer elsewhere."""
+    return [LINEAR if (i + 1) % period else FULL for i in range(layers)]
+
+
+def indexed(config: Config, key: str, layers: int, usual: Sequence[int]) -> list[str]:
+    """Attention in the layers that a list names by number."""
+    numbers = config.layer_numbers(key, usual)
+    return [FULL if i in numbers else LINEAR for i in range(layers)]

@@ -14,28 +14,21 @@ from ..arch.blocks import Attention, Linear, Norm, StateSpace, Weight
 from .attention import separate_attention
 from .config import Config, Fields
 from .frame import decoder, decoder_layer
-from .hybrid_layers import HYBRID, LINEAR, mixed_types
-from .mamba2 import mamba2_block
+from .mamba2 import Mamba2Keys, mamba2_block
+from .windows import HYBRID, LINEAR, mixed_types
 
 BLOCK = "shared_transformer"
+MAMBA2 = Mamba2Keys(
+    *(("mamba_d_state", 64), ("mamba_ngroups", 1), ("mamba_d_conv", 4), ("chunk_size", 256)),
+    bias="add_bias_linear",
+)
 
 
 def _mamba(config: Config, hidden: int) -> StateSpace:
     inner = hidden * config.size("mamba_expand", default=2)
     heads = config.size("n_mamba_heads", default=8)
     config.divided(inner, "mamba heads", heads)
-    return mamba2_block(
-        config,
-        hidden,
-        inner,
-        heads,
-        state=config.size("mamba_d_state", default=64),
-        groups=config.size("mamba_ngroups", default=1),
-        conv=config.size("mamba_d_conv", default=4),
-        bias=config.flag("add_bias_linear"),
-        conv_bias=config.flag("use_conv_bias", default=True),
-        chunk=config.size("chunk_size", default=256),
-    )
+    return mamba2_block(config, hidden, inner, heads, MAMBA2)
 
 
 def _attention(config: Config, hidden: int) -> Attention:

@@ -1,7 +1,5 @@
-"""A tape run forward and backward under recompute by operation.
-
-Recompute by operation: forward keeps the results of some operations, and backward recomputes the
-others from them.
+"""A tape run forward and backward under recompute by operation: forward keeps the results of some
+operations, and backward recomputes the others from them.
 
 torch 2.11 utils/checkpoint.py: create_selective_checkpoint_contexts keeps results in a storage. The
 recomputed forward takes each out of it instead of running the operation (_CachedTorchDispatchMode),

@@ -1,9 +1,8 @@
-"""A block as torch runs it: which tensors each operation reads, makes, and saves for backward.
+"""A block as torch runs it: its tensors, and which of them each operation reads, makes, and saves
+for backward.
 
 Functions that follow a framework's code line by line write a `Tape`; `walk` then runs it forward
 and backward. Sizes may be ints, arrays or `Sym`s: no decision depends on them.
-
-The tensors of a tape.
 """
 
 from __future__ import annotations

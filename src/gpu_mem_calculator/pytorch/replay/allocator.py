@@ -1,6 +1,5 @@
-"""Replay a stream of allocations and frees through a model of torch's CUDA caching allocator.
-
-The loop over events.
+"""Replay a stream of allocations and frees through a model of torch's CUDA caching allocator, event
+by event.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (malloc, get_free_block, should_split,
 alloc_found_block, free, free_block, try_merge_blocks).

@@ -1,10 +1,9 @@
-"""The allocator's state: free blocks, segments, and the blocks of live tensors.
+"""The allocator's state: free blocks, the blocks of live tensors, and the addresses of segments.
 
-Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (free_block, try_merge_blocks).
+Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (free_block, try_merge_blocks): between free
+blocks of equal size the one with the lower address is used first.
 
-The addresses of segments: between free blocks of equal size the lower address is used first.
-
-Rule, inferred from the addresses of recorded `segment_alloc` events (H200, CUDA 13.0): address
+A rule of addresses, inferred from recorded `segment_alloc` events (H200, CUDA 13.0): address
 space is taken in chunks of 32 MiB, each new chunk below all others; a segment starts at its chunk's
 start, and the rest of a chunk serves later segments that fit, the lowest chunk first. A chunk
 without a segment is released, and the highest hole that fits is filled first, from its top. Not

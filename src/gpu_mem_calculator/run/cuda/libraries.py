@@ -1,4 +1,4 @@
-"""GPU memory of CUDA and its libraries, in addition to the tensors of a run.
+"""GPU memory of CUDA and its libraries, in addition to the tensors of a run or a server.
 
 Measured on an NVIDIA H200 (driver 580.159, torch 2.11.0+cu130), as nvidia-smi's figure less torch's
 reserved bytes: each part alone in a new process, and their sum in every measured run. Code is
@@ -12,7 +12,10 @@ with the multiprocessors and the threads of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ...ledger.num import sized
 from ...ledger.source import code, measured
@@ -24,7 +27,7 @@ from ...pytorch.modelling.huggingface.attention_kernels import has_flash, kernel
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ..engine import Engine
 from ..run import Run
-from ..served import NamedBytes
+from ..served import NON_TORCH, NamedBytes, ServerItem
 from .nccl import STREAMS_BYTES, nccl
 
 # qkv, proj, fc1 and fc2 in forward and for gradients: four by ring exchange, two in a pipeline,
@@ -34,11 +37,37 @@ OVERLAP_SOURCE = code(
     "Transformer Engine 2.18 pytorch/module/base.py initialize_ub, "
     "common/comm_gemm_overlap/comm_gemm_overlap.cpp:419, 824"
 )
-# A context: its bytes on every GPU, and those of each multiprocessor, by compute capability.
-CONTEXT_BYTES = 16_867_328
-MULTIPROCESSOR_KIB = {"7.5": 2224, "8.0": 3872, "9.0": 3962}
-MULTIPROCESSOR_KIB |= dict.fromkeys(("6.0", "6.1", "7.0"), 3762)
-MULTIPROCESSOR_KIB |= dict.fromkeys(("8.6", "8.9", "12.0"), 3020)
+
+
+class Chip(NamedTuple):
+    """What CUDA and its libraries take on GPUs of one compute capability.
+
+    - context_kib: of a context, for each multiprocessor
+    - kernels_mib: of torch's kernels
+    - workspace_mib: of cuBLAS's default workspace (its documentation, cublasSetWorkspace)
+    """
+
+    context_kib: int
+    kernels_mib: int
+    workspace_mib: int = 4
+
+
+# Of those taken as an H200 nothing is known but the workspace.
+H200 = Chip(3962, 94, 32)
+AS_H200 = H200._replace(workspace_mib=4)
+CHIPS: Mapping[str, Chip] = {
+    **dict.fromkeys(("6.0", "6.1", "7.0"), Chip(3762, 70)),
+    "7.5": Chip(2224, 30),
+    "8.0": Chip(3872, 75),
+    "8.6": Chip(3020, 40),
+    "8.9": Chip(3020, 45),
+    "9.0": H200,
+    **dict.fromkeys(("10.0", "10.3"), H200),
+    "12.0": Chip(3020, 45, 12),
+    **dict.fromkeys(("7.2", "8.7", "11.0", "12.1"), AS_H200),
+}
+MEASURED_CAPABILITY = "9.0"  # on which code and handles were measured
+CONTEXT_BYTES = 16_867_328  # of a context on every GPU, beside its multiprocessors
 CONTEXT_SOURCE = measured(
     "CUDA context before anything is loaded: H200 526.8 MiB, the same in 467 of 467 runs; from "
     "published logs, the total in part from other logs, MiB: T4 103, V100 309 to 311 (3 machines), "
@@ -46,9 +75,6 @@ CONTEXT_SOURCE = measured(
     "527; 4 % off at most, but for an RTX 4080 with 265 (10 %, a display may be in it). Pascal is "
     "taken as Volta, B200 as H200: as many threads a multiprocessor"
 )
-# MiB of torch's kernels, by compute capability.
-KERNELS_MIB = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45}
-KERNELS_MIB |= {"9.0": 94, "12.0": 45}
 EXPERTS_BYTES = 2 * MIB
 KERNELS_SOURCE = measured(
     "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
@@ -57,8 +83,7 @@ KERNELS_SOURCE = measured(
     "to 10 MiB: V100 59 to 79 (4), A100 56 and 77, T4 and RTX 2080 Ti 2 to 51 (4), RTX 3080 and "
     "3090 37 to 39 (5), L4, L40S and RTX 4090 0 to 50 (5; 125 in one more, on an L4)"
 )
-# MiB of cuBLAS's default workspace (its documentation, cublasSetWorkspace); a handle has two.
-WORKSPACE_MIB = {"9.0": 32, "10.0": 32, "10.3": 32, "12.0": 12}
+# A handle has two workspaces.
 HANDLE_SOURCE = measured(
     "a cuBLAS handle: two workspaces of its own, 66 MiB for the first thread, "
     "64 for backward's on an H200"
@@ -77,20 +102,24 @@ NCCL_BYTES = 560 * MIB
 HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
 
 
+def chip(run: Run) -> Chip:
+    """The row of a run's card; of a capability that is not in the table, an H200's."""
+    return CHIPS.get(run.compute_capability, AS_H200)
+
+
 def context_bytes(run: Run) -> int:
     """Bytes of a CUDA context before anything is loaded."""
-    each = MULTIPROCESSOR_KIB.get(run.compute_capability, MULTIPROCESSOR_KIB["9.0"])
-    return CONTEXT_BYTES + run.multiprocessors * each * KIB
+    return CONTEXT_BYTES + run.multiprocessors * chip(run).context_kib * KIB
 
 
 def kernels_bytes(run: Run) -> int:
     """Bytes of torch's kernels when they are loaded."""
-    return KERNELS_MIB.get(run.compute_capability, KERNELS_MIB["9.0"]) * MIB
+    return chip(run).kernels_mib * MIB
 
 
 def handle_bytes(run: Run, *, first: bool = True) -> int:
     """Bytes of a cuBLAS handle; the `first` also loads 2 MiB of code."""
-    return (2 * WORKSPACE_MIB.get(run.compute_capability, 4) + (2 if first else 0)) * MIB
+    return (2 * chip(run).workspace_mib + (2 if first else 0)) * MIB
 
 
 def has_experts(run: Run) -> bool:
@@ -206,3 +235,20 @@ def host_libraries(run: Run, engine: Engine, *, nccl: bool) -> NamedBytes:
     size = measured_runs.bytes + HOST_EXPERTS_BYTES * has_experts(run) + HOST_NCCL_BYTES * nccl
     source = measured(f"resident pages of libraries: {measured_runs.runs}")
     return "libraries on the host", size, str(source)
+
+
+def process_items(run: Run, *, as_measured: bool = False) -> Iterator[ServerItem]:
+    """The memory of a server's process before it loads a model. `as_measured`: code and handles are
+    those of the GPU on which they were measured, for servers with kernels beyond torch's, of which
+    no smaller size is known.
+    """
+    loaded = replace(run, compute_capability=MEASURED_CAPABILITY) if as_measured else run
+    parts = (
+        ("CUDA context", context_bytes(run), CONTEXT_SOURCE),
+        ("torch's kernels", kernels_bytes(loaded), KERNELS_SOURCE),
+        ("cuBLAS handle", handle_bytes(loaded), HANDLE_SOURCE),
+    )
+    for name, size, source in parts:
+        yield ServerItem(NON_TORCH, name, size, source)
+    for name, size, text in nccl(run, streams=False):
+        yield ServerItem(NON_TORCH, name, size, code(text))

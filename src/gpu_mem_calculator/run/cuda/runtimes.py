@@ -14,63 +14,31 @@ from ...ledger.ledger import Ledger
 from ..engine import Engine
 from ..run import Run
 from ..served import NamedBytes, ServerMemory
+from .libraries import CHIPS
 
 CUDA, ROCM, XPU, GAUDI, TPU, METAL = "cuda", "rocm", "xpu", "gaudi", "tpu", "metal"
 VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU, "apple": METAL}
-_NO_CONTEXT = (("CUDA context", "driver and runtime"), ("CUDA's", "the runtime's"))
-_NO_LIBRARY = (("cuBLASLt", "matmul"), ("cuBLAS", "matmul"), ("cuDNN attention", "attention"))
-# What to write instead of NVIDIA's words, in this order.
+# NVIDIA's words, and what is written instead of them, in this order.
+NVIDIAS = "CUDA context|CUDA's|cuBLASLt|cuBLAS|cuDNN attention|NCCL|nvidia-smi|CUDA"
+OTHERS = {
+    ROCM: "HIP context|HIP's|hipBLASLt|hipBLAS|attention|RCCL|rocm-smi|HIP",
+    XPU: "Level Zero context|XPU's|oneMKL|oneMKL|attention|oneCCL|xpu-smi|XPU",
+    GAUDI: "driver and runtime|the runtime's|matmul|matmul|attention|HCCL|hl-smi|HPU",
+    TPU: "driver and runtime|the runtime's|matmul|matmul|attention|collectives|tpu-info|XLA",
+    METAL: "driver and runtime|the runtime's|matmul|matmul|attention|collectives|Activity Monitor|"
+    "Metal",
+}
 WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     CUDA: (),
-    ROCM: (
-        ("cuBLASLt", "hipBLASLt"),
-        ("cuBLAS", "hipBLAS"),
-        ("cuDNN attention", "attention"),
-        ("NCCL", "RCCL"),
-        ("nvidia-smi", "rocm-smi"),
-        ("CUDA", "HIP"),
-    ),
-    XPU: (
-        ("CUDA context", "Level Zero context"),
-        ("cuBLASLt", "oneMKL"),
-        ("cuBLAS", "oneMKL"),
-        ("cuDNN attention", "attention"),
-        ("NCCL", "oneCCL"),
-        ("nvidia-smi", "xpu-smi"),
-        ("CUDA", "XPU"),
-    ),
-    GAUDI: (
-        *_NO_CONTEXT,
-        *_NO_LIBRARY,
-        ("NCCL", "HCCL"),
-        ("nvidia-smi", "hl-smi"),
-        ("CUDA", "HPU"),
-    ),
-    TPU: (
-        *_NO_CONTEXT,
-        *_NO_LIBRARY,
-        ("NCCL", "collectives"),
-        ("nvidia-smi", "tpu-info"),
-        ("CUDA", "XLA"),
-    ),
-    METAL: (
-        *_NO_CONTEXT,
-        *_NO_LIBRARY,
-        ("NCCL", "collectives"),
-        ("nvidia-smi", "Activity Monitor"),
-        ("CUDA", "Metal"),
-    ),
+    **{
+        runtime: tuple(zip(NVIDIAS.split("|"), words.split("|"), strict=True))
+        for runtime, words in OTHERS.items()
+    },
 }
-# Training engines with kernels for some runtimes alone: bitsandbytes 0.50.2 has CUDA, ROCm, XPU and
-# Gaudi, DeepSpeed 0.19.8 (accelerator/) no TPU; Megatron-LM and Transformer Engine are CUDA's. A
-# Mac has one GPU.
-NOT_METAL = (CUDA, ROCM, XPU, GAUDI, TPU)
-ONLY = {
-    "fsdp": NOT_METAL,
-    "megatron_lm": (CUDA, ROCM),
-    "megatron_deepspeed": (CUDA, ROCM),
-    "deepspeed": (CUDA, ROCM, XPU, GAUDI),
-}
+# Which of them a training engine runs on, its row says. bitsandbytes 0.50.2 has CUDA, ROCm, XPU and
+# Gaudi.
+EVERY = tuple(WORDS)
+NOT_METAL = tuple(runtime for runtime in EVERY if runtime != METAL)  # a Mac has one GPU
 
 
 def runtime_of(vendor: str, architecture: str) -> str:
@@ -118,21 +86,21 @@ def other_engine(runtime: str) -> str:
 
 
 def runtime_problems(
-    run: Run,
-    engine: Engine,
-    runtimes: Collection[str] | None = None,
-    other: Callable[[str], str] = other_engine,
+    run: Run, engine: Engine, runtimes: Collection[str], other: Callable[[str], str] = other_engine
 ) -> Iterator[str]:
     """A sentence where the engine does not run on this kind of card, but on `runtimes`."""
-    if runtimes is None:
-        runtimes = ONLY.get(engine.name, (run.runtime,))
     if run.runtime not in runtimes:
         fix = f"use {other(run.runtime)!r}, or another card"
         yield f"hardware.gpu: {engine.title} does not run on {run.card}; {fix}"
 
 
 def runtime_notes(run: Run) -> Iterator[str]:
-    """A sentence for a card that is not NVIDIA's."""
+    """A sentence for a card that is not NVIDIA's, or has a compute capability of which nothing is
+    known, as a card of the user's own may have.
+    """
     if run.runtime != CUDA:
         what = "memory outside tensors, workspaces and attention kernels"
         yield f"{what}: NVIDIA's figures, taken for this card, which was not measured"
+    elif run.compute_capability not in CHIPS:
+        what = f"of compute capability {run.compute_capability} nothing is known"
+        yield f"memory of CUDA and its libraries: {what}; it is taken as an H200's"

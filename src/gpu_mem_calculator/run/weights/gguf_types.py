@@ -38,10 +38,12 @@ FUSED_AS_VALUES = 8266
 NEWEST = LLAMA_CPP.numbers[0]
 
 # The type of a tensor whose rows the blocks of a type do not divide.
+TO_F16 = "Q1_0 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL MXFP4"
 TO_IQ4 = "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_XS"
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 FALLBACK |= dict.fromkeys(("Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0")
 FALLBACK |= dict.fromkeys(TO_IQ4.split(), "IQ4_NL")
+FALLBACK |= dict.fromkeys(TO_F16.split(), "F16")
 # File types whose fused projection, or whose attention output, has a type other than the default.
 FUSED = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}
 OUTPUT = {"Q2_K": "Q3_K", "IQ3_XXS": "IQ3_S", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K", "IQ3_M": "Q4_K"}
@@ -108,7 +110,7 @@ def fallback(kind: str, row: int) -> str:
     """`kind`, or the nearest type whose blocks divide a row."""
     if divides(kind, row):
         return kind
-    other = FALLBACK.get(kind, "F16")
+    other = FALLBACK[kind]
     return other if divides(other, row) else "F16"
 
 

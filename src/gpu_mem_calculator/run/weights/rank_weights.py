@@ -1,17 +1,23 @@
-"""The weights of one rank of a server, in bytes, by groups that reports show."""
+"""The weights of one rank of a server, in bytes, by groups that reports show; and the LoRA adapters
+that it has memory for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from ...ledger.formula import bytes_each
+from ...ledger.num import ceil_div
 from ...ledger.remember import remembered
+from ...ledger.source import Source
 from ...ledger.units import MIB
+from ...models.arch.adapters import linears
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Attention, LatentAttention, Moe
 from ...pytorch.replay.allocator import replay
 from ...pytorch.replay.stream import AllocationStream
 from ..run import Run
+from ..served import WEIGHTS, ServerItem
 from . import FormatError, WeightFormat, find_format
 from .checkpoint import Group, stored_bytes
 from .shards import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, ServerShard, ShardedParameter, held
@@ -184,3 +190,19 @@ def rotary_formulas(
 
 def _rotary_bits(arch: Arch, bits: int) -> int:
     return 32 if arch.family == "gpt_oss" else bits
+
+
+def adapter_items(run: Run, shard: ServerShard, source: Source) -> Iterator[ServerItem]:
+    """Adapters on every projection: r (in + out) elements each, sharded with the projection."""
+    rank = run.options.get("max_lora_rank")
+    if rank is None:
+        return
+    count = int(run.options.get("max_loras") or 1)
+    projections = (linear for layer in shard.layers(run.arch) for linear in linears(layer))
+    elements = sum(int(ceil_div(one.ins[1] + one.outs[1], shard.tp)) for one in projections)
+    each = BITS[run.precision]
+    size = elements * int(rank) * count * each // 8
+    formula = (
+        f"{count} adapters × rank {rank} × {elements:,} inputs and outputs × {bytes_each(each)}"
+    )
+    yield ServerItem(WEIGHTS, "adapters", size, source, formula)

@@ -1,15 +1,12 @@
-"""Every parameter that one rank of a server stores.
+"""Every parameter that one rank of a server stores: `held`, of the rank's `ServerShard`.
 
 Attention heads and feed-forwards are sharded, norms and routers replicated.
-
-Parameters of one layer on one rank of a server: mixers, feed-forwards and experts.
-
-One rank's part of a served model, and a parameter as that rank stores it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -95,10 +92,7 @@ class ShardedParameter(Struct, frozen=True):
     @property
     def numel(self) -> int:
         """Number of elements on the rank."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def matrix(self) -> tuple[int, int, int]:
@@ -137,18 +131,9 @@ def layer_parameters(layer: Layer, shard: ServerShard) -> Iterator[ShardedParame
 
 def _with_prefix(name: str, parameters: Iterator[ShardedParameter]) -> Iterator[ShardedParameter]:
     prefix = f"{name}." if name else ""
-    return (
-        ShardedParameter(
-            prefix + parameter.name,
-            parameter.shape,
-            parameter.role,
-            parameter.layer,
-            parameter.part,
-            parameter.ins,
-            joint=prefix + parameter.joint if parameter.joint else "",
-        )
-        for parameter in parameters
-    )
+    for one in parameters:
+        joint = prefix + one.joint if one.joint else ""
+        yield replace(one, name=prefix + one.name, joint=joint)
 
 
 def _parameter(
@@ -281,23 +266,6 @@ def _shard_size(dim: str, size: int, shard: ServerShard, vocab_tp: int = 0) -> i
     return int(ceil_div(size, ranks.get(dim, 1)))
 
 
-__all__ = [
-    "EMBEDDING",
-    "EXPERT",
-    "EXPERTS",
-    "FEED_FORWARD",
-    "HEAD",
-    "LINEAR",
-    "NORM",
-    "NORMS",
-    "ROUTER",
-    "TOWER",
-    "ServerShard",
-    "ShardedParameter",
-    "held",
-]
-
-
 def stage_shard(counts: Sequence[int], stage: int, **sizes: int) -> ServerShard:
     """The part of pipeline stage `stage`, where the stages have `counts` layers; `sizes`: the other
     fields.
@@ -320,45 +288,29 @@ def held(arch: Arch, shard: ServerShard) -> tuple[ShardedParameter, ...]:
 def _parameters(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
     if shard.embedding:
         tower = replace(shard, tp=1, attention_tp=1) if shard.tower_tp == 1 else shard
-        yield from (
-            ShardedParameter(weight.name, shard_shape(weight.dims, tower), OTHER, part=TOWER)
-            for weight in arch.tower
-        )
+        for weight in arch.tower:
+            shape = shard_shape(weight.dims, tower)
+            yield ShardedParameter(weight.name, shape, OTHER, part=TOWER)
         for weight in arch.embedding:
             role = EMBEDDING if "vocab" in dict(weight.dims) else OTHER
-            yield ShardedParameter(
-                weight.name,
-                shard_shape(weight.dims, shard, shard.embedding_tp),
-                role,
-                part=EMBEDDING,
-            )
+            shape = shard_shape(weight.dims, shard, shard.embedding_tp)
+            yield ShardedParameter(weight.name, shape, role, part=EMBEDDING)
         if arch.embedding_norm is not None:
             yield from (norm_parameter(weight) for weight in arch.embedding_norm.weights())
     by_layer: dict[int, tuple[ShardedParameter, ...]] = {}
-    router_biases = {
-        buffer.name: buffer for buffer in arch.buffers if buffer.name.endswith("_bias")
-    }
+    router_biases = {one.name: one for one in arch.buffers if one.name.endswith("_bias")}
     for place in shard.places:
         name = arch.layer_names[place] if arch.layer_names else f"{arch.layer_prefix}.{place}"
         layer = arch.layers[place]
         if id(layer) not in by_layer:
             by_layer[id(layer)] = tuple(layer_parameters(layer, shard))
         for parameter in by_layer[id(layer)]:
-            yield ShardedParameter(
-                f"{name}.{parameter.name}",
-                parameter.shape,
-                parameter.role,
-                place,
-                parameter.part,
-                parameter.ins,
-                joint=parameter.joint,
-            )
+            yield replace(parameter, name=f"{name}.{parameter.name}", layer=place)
         for owner in ("gate.", ""):  # MiniMax-M2 has it next to its gate
             bias = router_biases.get(f"{name}.{layer.mlp_name}.{owner}e_score_correction_bias")
             if bias is not None:
-                yield ShardedParameter(
-                    bias.name, bias.shape, ROUTER, place, EXPERTS, bits=bias.bits
-                )
+                fields = (bias.name, bias.shape, ROUTER, place, EXPERTS)
+                yield ShardedParameter(*fields, bits=bias.bits)
     if shard.head:
         yield from _head_parameters(arch, shard)
 

@@ -11,6 +11,7 @@ from ...ledger.dtypes import dtype_name
 from ...ledger.mesh import Mesh
 from ...models.arch.arch import Arch
 from ...models.arch.scaling import scaled
+from ...pytorch.modelling.huggingface.activation import activation_problems
 from ...run.cuda import capability
 from ...run.cuda.runtimes import CUDA, runtime_notes, runtime_problems
 from ...run.engine import Engine
@@ -286,6 +287,8 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     arch, options = run.arch, run.options
     if not arch.trains and engine.serve is None:
         yield not_trained(arch, "generate.py")
+    if engine.serve is None:
+        yield from activation_problems(arch)
     yield from filter(None, [_gpus_problem(run, hardware, engine)])
     layers = len(arch.layers)
     if not server_row(engine.name).splits_by_layer and run.mesh.pp > layers:

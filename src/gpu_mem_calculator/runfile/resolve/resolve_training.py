@@ -17,9 +17,9 @@ from ...ledger.dtypes import BITS, dtype_name
 from ...ledger.mesh import Mesh
 from ...models.arch.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
 from ...models.arch.arch import Arch
-from ...models.arch.dropout import without_dropout
 from ...models.arch.scaling import scaled
-from ...models.arch.score import scored
+from ...models.arch.variants import scored, without_dropout
+from ...pytorch.modelling.huggingface.activation import activation_problems
 from ...pytorch.replay.settings import AllocatorSettings, AllocatorSettingsError
 from ...run.cuda.capability import torch_notes
 from ...run.cuda.runtimes import runtime_notes
@@ -141,6 +141,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         raise InputError(problems)
     if not model.arch.trains:
         raise InputError(training_rules.not_trained(model.arch))
+    if unknown := list(activation_problems(model.arch)):
+        raise InputError(unknown)
     packed = training_rules.packed_weights(file.model.name or "", model.config, file.training)
     if packed:
         raise InputError(packed)

@@ -16,6 +16,7 @@ from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
 from ...run.recompute import FULL, NONE
 from ...run.run import Run
+from ...training.engines import engine_row
 from ...training.losses import loss_problems
 from ...training.optimizers import OPTIMIZERS
 from ..config import RunFile, TrainingConfig
@@ -44,7 +45,7 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from compile_problems(run, file.training, engine)
     yield from recompute_problems(run, engine)
     yield from engine.problems(run)
-    yield from runtime_problems(run, engine)
+    yield from runtime_problems(run, engine, engine_row(engine.name).runtimes)
 
 
 def not_trained(arch: Arch, script: str = "train.py") -> str:

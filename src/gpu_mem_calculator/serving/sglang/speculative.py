@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
 from ...models.arch.arch import Arch, Layer
+from ...models.arch.variants import EAGLE3_VOCAB, has_attention, last_attention_layer, layers_alone
 from ...run.run import Run
-from ...run.weights.drafts import EAGLE3_VOCAB, has_attention, last_attention_layer, layers_alone
 from ...run.weights.shards import ServerShard, ShardedParameter, held
 
 EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from ...ledger.frameworks import TENSORRT_LLM
 from ...ledger.source import code, measured
 from ...ledger.units import GIB, MIB
-from ...run.cuda.process import process_items
+from ...run.cuda.libraries import process_items
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run

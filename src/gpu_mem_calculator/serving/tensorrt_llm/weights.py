@@ -10,8 +10,7 @@ from ...ledger.source import ARITHMETIC, code
 from ...run.run import Run
 from ...run.served import WEIGHTS, ServerItem
 from ...run.weights import find_format
-from ...run.weights.rank_weights import BITS, run_format, stored, weight_items
-from ...run.weights.server_adapters import adapter_items
+from ...run.weights.rank_weights import BITS, adapter_items, run_format, stored, weight_items
 from ...run.weights.shards import ServerShard, held
 from ...run.weights.weight_formulas import parameters_formula, weight_formulas
 from .versions import TORCH, backend

@@ -13,7 +13,7 @@ from ...ledger.formula import SIMULATED
 from ...ledger.frameworks import TGI
 from ...ledger.source import code
 from ...ledger.units import GIB
-from ...run.cuda.process import process_items
+from ...run.cuda.libraries import process_items
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, POOL, ServerItem, ServerMemory, server_options

@@ -24,8 +24,7 @@ from ...pytorch.replay.stream import AllocationStream
 from ...run.run import Run
 from ...run.served import NON_TORCH, WEIGHTS, ServerItem
 from ...run.weights import WeightFormat
-from ...run.weights.rank_weights import BITS, run_format, weight_items
-from ...run.weights.server_adapters import adapter_items
+from ...run.weights.rank_weights import BITS, adapter_items, run_format, weight_items
 from ...run.weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, held
 from ...run.weights.weight_formulas import weight_formulas
 from .activations import StreamRecorder

@@ -13,15 +13,15 @@ from ...ledger.num import larger
 from ...ledger.units import MIB
 from ...models.arch.arch import Arch
 from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
-from ...pytorch.modelling.huggingface.quirks import family_quirks
+from ...pytorch.modelling.huggingface.quirks import QUIRKS
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine, HostLibraries
 from ...run.phases import STARTUP
 from ...run.run import Run
 from ...training.generation import assisted, entries, model_inputs
-from ...training.generation.case import build_case
+from ...training.generation.case import GenerationCase
 from ...training.generation.decode_steps import CacheMode, DecodeStep, layer_kinds
-from ...training.generation.entries import GenerationCase
+from ...training.generation.entries import build_case
 from ...training.generation.stream import GenerationStreamWriter
 from ...training.generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from .checks import problems
@@ -41,13 +41,12 @@ def ledger(run: Run) -> Ledger:
     case = generation_case(run)
     load = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     instants = (load, *(b.instant for b in case.table))
-    model = (case.run, case.how, case.found, case.passes, case.table)
     always = {b.name for b in case.table}
     common = (
         *weight_entries(case, always),
-        *model_inputs.input_entries(*model, case.manner),
+        *model_inputs.input_entries(case),
         *workspace_entries(case, case.table),
-        *model_inputs.rotary_entries(*model),
+        *model_inputs.rotary_entries(case),
     )
     if run.unrolled:
         events = entries.pass_events(case)
@@ -73,8 +72,7 @@ def _assisted(run: Run, draft: Arch) -> Ledger:
     assistant = weight_entries(small, always, "assistant: ", second.name)
     both = [*weight_entries(large, always), *assistant]
     for case in (small, large):
-        model = (case.run, case.how, case.found, case.passes, case.table)
-        both += [*model_inputs.pass_input_entries(*model), *model_inputs.rotary_entries(*model)]
+        both += [*model_inputs.pass_input_entries(case), *model_inputs.rotary_entries(case)]
     both += [*assisted.shared_entries(pair), *workspace_entries(large, table)]
     instants = (first, second, *(b.instant for b in table))
     if run.unrolled:
@@ -149,7 +147,7 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
         double_quant=run.double_quant,
         hopper=run.compute_capability == "9.0",
         grouped_experts=beams,
-        quirks=family_quirks(run.arch.family),
+        quirks=QUIRKS[run.arch.family],
     )
 
 

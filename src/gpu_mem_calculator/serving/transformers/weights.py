@@ -11,9 +11,9 @@ from ...ledger.units import MIB
 from ...models.arch.adapters import linears
 from ...pytorch.replay.rounding import block_bytes
 from ...run.run import Precision
-from ...training.generation.entries import GenerationCase
+from ...training.generation.case import GenerationCase
 from ...training.generation.instants import MASKS, GenerationInstant
-from ...training.step.quantization import loading_events
+from ...training.step.loading import loading_events
 from ...training.step.weights import base_bytes, base_tensors
 from ...training.step.workspaces import WORKSPACES, cublas_bytes
 

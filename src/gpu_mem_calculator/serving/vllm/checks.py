@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ...ledger.frameworks import numbers
 from ...models.arch.blocks import Attention, LatentAttention
+from ...models.arch.variants import has_attention
 from ...run.releases import version_text
 from ...run.run import Run
-from ...run.weights.drafts import has_attention
 from ...run.weights.rank_weights import format_problems
 from .. import other_server
 from .defaults import apply_defaults

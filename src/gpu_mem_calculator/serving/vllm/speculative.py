@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...models.arch.arch import Arch, Layer
+from ...models.arch.variants import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...run.run import Run
-from ...run.weights.drafts import EAGLE3_VOCAB, last_attention_layer, layers_alone
 from ...run.weights.shards import ServerShard, ShardedParameter, held
 from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .versions import v1, version

@@ -13,11 +13,10 @@ from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ..translation.arguments import Values
 from ..translation.tools import TRAINER
-from ..writing.launch import launch_words
 from ..writing.texts import command_text, json_text, option_words, yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written, launch_words
-from .program import TRAINER, launch_arguments, program_run, program_sections
+from .program import launch_arguments, program_run, program_sections
 
 WIDTH = 84
 DTYPES = ("dtype", "bnb_4bit_compute_dtype")  # arguments that are torch's dtypes

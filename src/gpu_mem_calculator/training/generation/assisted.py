@@ -2,9 +2,8 @@
 
 transformers 5.17.0 generation/utils.py _assisted_decoding, candidate_generator.py. Whether a
 candidate is accepted depends on the data; here none is, so that every token takes a round. The
-caches reach the same length either way.
-
-Entries of two models that generate together: caches and single tensors.
+caches reach the same length either way. Here are the rounds, their instants, and the entries of
+both models.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.autograd.forward import ForwardPass
 from ...run.run import Run
 from ..step.block_events import HEAD
+from .case import GenerationCase
 from .decode_steps import DecodeStep, LayerKind
 from .entries import (
     CACHE_CODE,
-    GenerationCase,
     cached_bytes,
     choice_events,
     head_pass,
@@ -53,8 +52,8 @@ def running_caches(case: GenerationCase) -> Iterator[Entry]:
     """Caches of the model that runs, of the layers that do not: before and after their pass."""
     for kind, each in zip(case.found, case.passes, strict=True):
         for name, step in each.items():
-            in_pass = [i for i in case.table if i.step == name and i.work != STACK]
-            joining = [i for i in case.table if i.step == name and i.work == STACK]
+            in_pass = [i for i in case.in_pass(name) if i.work != STACK]
+            joining = [i for i in case.in_pass(name) if i.work == STACK]
             rows = [(step.left, {i.name: i.layers_before(kind) for i in in_pass})]
             rows.append((step.left, {i.name: len(kind.places) for i in joining}))
             if step.stored is not None:
@@ -193,9 +192,7 @@ def _pass_instants(
         yield from every_layer(case.found, name, phase, title)
         return
     if step.stored is None:
-        first = inputs_before_layers(
-            case.run, case.how, case.found, [each[name] for each in case.passes]
-        )
+        first = inputs_before_layers(case.how, case.found, [each[name] for each in case.passes])
         yield from before_layers(name, title, first)
     yield from one_pass(case.found, name, phase, title)
 
@@ -261,9 +258,7 @@ def shared_entries(pair: AssistedModels) -> Iterator[Entry]:
     alive: dict[str, Num] = {
         i.name: int(i.step.split(".")[2]) + (i.work in ("scores", STACK)) for i in instants
     }
-    yield Entry(
-        name="scores of the candidates", kind=ACT, bytes=row, live=alive, source=CANDIDATES_CODE
-    )
+    yield Entry("scores of the candidates", ACT, row, alive, CANDIDATES_CODE)
     for one in pair.every:
         proposing = [i for i in instants if pair.at(i) is one]
         checking = [i for i in pair.main.table if pair.at(i) is one]

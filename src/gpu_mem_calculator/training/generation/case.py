@@ -1,33 +1,45 @@
-"""The passes of a generation and their instants, of a server or of a policy that is trained."""
+"""One model of a generation: its passes and their instants, of a server or of a policy that is
+trained.
+"""
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.run import Run
-from . import decode_steps, model_inputs
-from .decode_steps import CacheMode, layer_kinds
-from .entries import GenerationCase
-from .instants import generation_instants, unrolled_instants
+from .decode_steps import CacheMode, DecodeStep, LayerKinds, Passes
+from .instants import GenerationInstant, GenerationInstants
 from .token_choice import TokenChoice
 
 
-def build_case(run: Run, how: BlockSetting, mode: CacheMode, choice: TokenChoice) -> GenerationCase:
-    """The generation of `run.batch` sequences, each beam and each answer one; `run.seq` is the
-    prompt's tokens.
+class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
+    """One model of a generation.
+
+    - `how`: how its blocks run; `manner`: how it caches.
+    - `found`: its kinds of layers; `passes`: for each kind, its passes by name.
+    - `table`: the instants in order.
+    - `choice`: how a token is chosen.
     """
-    found = layer_kinds(run.arch, windows=not how.quirks.buffer_windows)
-    mode = replace(mode, whole=model_inputs.reads_whole_cache(run, found))
-    walk = decode_steps.replayed_passes if run.unrolled else decode_steps.rolled_passes
-    passes = [walk(kind, run.seq, run.generated, mode) for kind in found]
-    beams = mode.beams > 1
-    if run.unrolled:
-        table = unrolled_instants(found, int(run.generated), beams=beams)
-    else:
-        prompts = [each[decode_steps.PROMPT] for each in passes]
-        first = model_inputs.inputs_before_layers(run, how, found, prompts)
-        table = generation_instants(found, run.generated, first, beams=beams)
-    return GenerationCase(
-        run=run, how=how, manner=mode, found=found, passes=passes, table=table, choice=choice
-    )
+
+    run: Run
+    how: BlockSetting
+    manner: CacheMode
+    found: LayerKinds
+    passes: Passes
+    table: GenerationInstants
+    choice: TokenChoice
+
+    def step(self, instant: GenerationInstant) -> DecodeStep:
+        """The pass of an instant, for the kind of layer that runs."""
+        return self.passes[max(instant.kind, 0)][instant.step]
+
+    def at(self, step: DecodeStep) -> BlockSetting:
+        """How blocks run in one pass."""
+        decodes = type(step.seq) is int and step.seq == 1 and step.stored is not None
+        return replace(self.how, seq=step.seq, past=step.past, decoding=decodes)
+
+    def in_pass(self, name: str) -> list[GenerationInstant]:
+        """The instants of one pass."""
+        return [i for i in self.table if i.step == name]

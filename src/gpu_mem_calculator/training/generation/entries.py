@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import ACT, CACHE, TEMP, Entry
@@ -19,7 +18,9 @@ from ...pytorch.autograd.peak import PeakParts
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind, LayerKinds, Passes
+from . import decode_steps
+from .case import GenerationCase
+from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind, layer_kinds
 from .inference_layer import (
     InferenceLayer,
     cached_parts,
@@ -28,8 +29,8 @@ from .inference_layer import (
     norm_pass,
     reorder_pass,
 )
-from .instants import REORDER, GenerationInstant, GenerationInstants
-from .model_inputs import GENERATE_CODE, goes_in, plain
+from .instants import REORDER, GenerationInstant, generation_instants, unrolled_instants
+from .model_inputs import GENERATE_CODE, goes_in, inputs_before_layers, plain, reads_whole_cache
 from .stream import SCORES, PassEvents
 from .token_choice import TokenChoice, choose_token, named_tensors
 
@@ -38,33 +39,6 @@ CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joine
 STATIC_CODE = code("transformers 5.17.0 cache_utils.py StaticLayer.lazy_initialization")
 CAST_CODE = code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits")
 REORDER_CODE = code("transformers 5.17.0 cache_utils.py CacheLayerMixin.reorder_cache")
-
-
-class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
-    """One model of a generation.
-
-    - `how`: how its blocks run; `manner`: how it caches.
-    - `found`: its kinds of layers; `passes`: for each kind, its passes by name.
-    - `table`: the instants in order.
-    - `choice`: how a token is chosen.
-    """
-
-    run: Run
-    how: BlockSetting
-    manner: CacheMode
-    found: LayerKinds
-    passes: Passes
-    table: GenerationInstants
-    choice: TokenChoice
-
-    def step(self, instant: GenerationInstant) -> DecodeStep:
-        """The pass of an instant, for the kind of layer that runs."""
-        return self.passes[max(instant.kind, 0)][instant.step]
-
-    def at(self, step: DecodeStep) -> BlockSetting:
-        """How blocks run in one pass."""
-        decodes = type(step.seq) is int and step.seq == 1 and step.stored is not None
-        return replace(self.how, seq=step.seq, past=step.past, decoding=decodes)
 
 
 def cache_entries(case: GenerationCase) -> Iterator[Entry]:
@@ -76,12 +50,7 @@ def cache_entries(case: GenerationCase) -> Iterator[Entry]:
             total = sum((size for _, size in parts), EMPTY)
             if not nothing(total) and any(counts.values()):
                 yield Entry(
-                    name=f"{kind.title}: cache {when}",
-                    kind=CACHE,
-                    bytes=total,
-                    live=counts,
-                    source=source,
-                    parts=parts,
+                    f"{kind.title}: cache {when}", CACHE, total, counts, source, parts=parts
                 )
 
 
@@ -101,7 +70,7 @@ def _idle_caches(
     """
     titles = {PROMPT: "prompt", FIRST: "first step", LAST: "last step"}
     for name, step in each.items():
-        in_pass = [i for i in case.table if i.step == name]
+        in_pass = case.in_pass(name)
         in_forward = [i for i in in_pass if i.work != REORDER]
         in_reorder = [i for i in in_pass if i.work == REORDER]
         after: dict[str, Num] = {i.name: i.layers_before(kind) for i in in_forward}
@@ -259,4 +228,24 @@ def choice_events(choice: ForwardPass) -> PassEvents:
         forward=True,
         cache_before=choice.given,
         cache_after=(choice.script.exit, *choice.kept),
+    )
+
+
+def build_case(run: Run, how: BlockSetting, mode: CacheMode, choice: TokenChoice) -> GenerationCase:
+    """The generation of `run.batch` sequences, each beam and each answer one; `run.seq` is the
+    prompt's tokens.
+    """
+    found = layer_kinds(run.arch, windows=not how.quirks.buffer_windows)
+    mode = replace(mode, whole=reads_whole_cache(run, found))
+    walk = decode_steps.replayed_passes if run.unrolled else decode_steps.rolled_passes
+    passes = [walk(kind, run.seq, run.generated, mode) for kind in found]
+    beams = mode.beams > 1
+    if run.unrolled:
+        table = unrolled_instants(found, int(run.generated), beams=beams)
+    else:
+        prompts = [each[decode_steps.PROMPT] for each in passes]
+        first = inputs_before_layers(how, found, prompts)
+        table = generation_instants(found, run.generated, first, beams=beams)
+    return GenerationCase(
+        run=run, how=how, manner=mode, found=found, passes=passes, table=table, choice=choice
     )

@@ -1,9 +1,8 @@
 """What each pass of a generation makes once for the whole model: ids, masks, tables, the embedding.
 
 Sizes are in `pytorch/modelling/huggingface/inputs.py`; here is when each tensor is alive.
-`run.batch`
-counts every sequence that the model sees: each beam, and each of several answers to one prompt, is
-a sequence.
+`run.batch` counts every sequence that the model sees: each beam, and each of several answers to one
+prompt, is a sequence.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ from ...pytorch.modelling.huggingface.inputs import (
 )
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.run import Run
-from .decode_steps import CacheMode, DecodeStep, LayerKinds, Passes
+from .case import GenerationCase
+from .decode_steps import CacheMode, DecodeStep, LayerKinds
 from .instants import MASKS, REORDER, TABLES, GenerationInstant, GenerationInstants
 
 BEAM_CODE = code("transformers 5.17.0 generation/utils.py _beam_search")
@@ -49,40 +49,31 @@ def plain(run: Run) -> bool:
 
 
 def inputs_before_layers(
-    run: Run, setting: BlockSetting, kinds: LayerKinds, prompt: list[DecodeStep]
+    setting: BlockSetting, kinds: LayerKinds, prompt: list[DecodeStep]
 ) -> list[str]:
     """What the prompt's pass makes before its layers run: MASKS, TABLES, both or none."""
     names = [MASKS] if _mask_steps(setting, kinds, prompt) else []
     return [*names, TABLES] if rotary_width(_mixers(kinds), latent=True) else names
 
 
-def input_entries(
-    run: Run,
-    setting: BlockSetting,
-    kinds: LayerKinds,
-    passes: Passes,
-    instants: GenerationInstants,
-    mode: CacheMode,
-) -> Iterator[Entry]:
+def input_entries(case: GenerationCase) -> Iterator[Entry]:
     """Entries of the ids, the embedding's output and the masks of each pass."""
-    if mode.beams > 1:
-        yield _beam_entry(run, instants)
-    for name, step in passes[0].items():
-        in_pass = [i for i in instants if i.step == name]
+    if case.manner.beams > 1:
+        yield _beam_entry(case.run, case.table)
+    for name, step in case.passes[0].items():
+        in_pass = case.in_pass(name)
         if in_pass:
-            yield from _id_entries(run, step, in_pass, mode)
-    yield from pass_input_entries(run, setting, kinds, passes, instants)
+            yield from _id_entries(case.run, step, in_pass, case.manner)
+    yield from pass_input_entries(case)
 
 
-def pass_input_entries(
-    run: Run, setting: BlockSetting, kinds: LayerKinds, passes: Passes, instants: GenerationInstants
-) -> Iterator[Entry]:
+def pass_input_entries(case: GenerationCase) -> Iterator[Entry]:
     """Entries of the embedding's output and the masks of each pass."""
-    for name, step in passes[0].items():
-        in_pass = [i for i in instants if i.step == name]
+    for name, step in case.passes[0].items():
+        in_pass = case.in_pass(name)
         if in_pass:
-            yield _embedding_entry(run, setting, step.seq, in_pass)
-            yield from _mask_entries(run, setting, kinds, [each[name] for each in passes], in_pass)
+            yield _embedding_entry(case, step.seq, in_pass)
+            yield from _mask_entries(case, [each[name] for each in case.passes], in_pass)
 
 
 def _id_entries(
@@ -140,13 +131,12 @@ def goes_in(run: Run) -> bool:
     return alone and not arch.layers[0].fp32_residual
 
 
-def _embedding_entry(
-    run: Run, setting: BlockSetting, tokens: Num, in_pass: list[GenerationInstant]
-) -> Entry:
+def _embedding_entry(case: GenerationCase, tokens: Num, in_pass: list[GenerationInstant]) -> Entry:
     """The embedding's output, and learnt positions, to which the model's forward refers.
 
     Where it is the first layer's input, that layer counts it; unrolled it is the same tensor.
     """
+    run, setting = case.run, case.how
     apart = run.unrolled or not goes_in(run)
     live = {
         i.name: 1
@@ -197,13 +187,10 @@ def reads_whole_cache(run: Run, kinds: LayerKinds) -> bool:
 
 
 def _mask_entries(
-    run: Run,
-    setting: BlockSetting,
-    kinds: LayerKinds,
-    steps: list[DecodeStep],
-    in_pass: list[GenerationInstant],
+    case: GenerationCase, steps: list[DecodeStep], in_pass: list[GenerationInstant]
 ) -> Iterator[Entry]:
     """The masks of a pass. With a static cache generate itself makes them and refers to them."""
+    run, setting, kinds = case.run, case.how, case.found
     static = any(step.capacity is not None for step in steps)
     works = (*IN_FORWARD, TABLES, *(("logits",) if static else ()))
     live: dict[str, Num] = {i.name: 1 for i in in_pass if i.work in works}
@@ -227,14 +214,13 @@ def _mask_entries(
     yield from _peak_entry("attention masks being computed", all_events, in_pass, MASKS)
 
 
-def rotary_entries(
-    run: Run, setting: BlockSetting, kinds: LayerKinds, passes: Passes, instants: GenerationInstants
-) -> Iterator[Entry]:
+def rotary_entries(case: GenerationCase) -> Iterator[Entry]:
     """Entries of the rotary tables of each pass: one pair for all layers, or for each window."""
+    run, setting, kinds = case.run, case.how, case.found
     width = rotary_width(_mixers(kinds), latent=True)
     copies = len({kind.window for kind in kinds}) if setting.quirks.rotary_tables_per_kind else 1
-    for name, step in passes[0].items() if width else ():
-        in_pass = [i for i in instants if i.step == name]
+    for name, step in case.passes[0].items() if width else ():
+        in_pass = case.in_pass(name)
         if in_pass:
             positions = step.seq if plain(run) else run.batch * step.seq
             events = table_events(positions * width, table_bits(setting))

@@ -3,20 +3,15 @@ trainer/grpo_trainer.py _generate_and_score_completions; rloo_trainer.py is the 
 
 The policy generates as transformers' generate does elsewhere, with its gradients off. Accelerate's
 autocast is around the forward of the model that it has wrapped: with adapters that is PEFT's, whose
-generate calls the model inside, so nothing is cast then (peft 0.21.2 peft_model.py generate).
-
-Decoding steps of a rollout, without tensors that decide nothing.
-
-A rollout is replayed in every step of training, so its stream must be short. The highest passes are
+generate calls the model inside, so nothing is cast then (peft 0.21.2 peft_model.py generate). A
+rollout is replayed in every step of training, so its stream must be short. The highest passes are
 the prompt's, the first and the last ones: they are written whole. Of the others stays what is
 larger than torch's small blocks, which have segments of their own, and what outlives its block.
 
-vLLM's engine beside a policy that is trained, on the same card (trl 1.16.0
-generation/vllm_generation.py).
-
-Asleep, its weights and its KV cache are not mapped, and cached memory returns to the driver (vllm
-0.11.0 device_allocator/cumem.py CuMemAllocator.sleep); CUDA graphs and what is outside torch stay.
-From source, not measured.
+Or vLLM's engine generates, on the same card (trl 1.16.0 generation/vllm_generation.py). Asleep, its
+weights and its KV cache are not mapped, and cached memory returns to the driver (vllm 0.11.0
+device_allocator/cumem.py CuMemAllocator.sleep); CUDA graphs and what is outside torch stay. From
+source, not measured.
 """
 
 from __future__ import annotations
@@ -44,83 +39,21 @@ from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...pytorch.replay.rounding import SMALL, UNIT
 from ...run.phases import FORWARD, GENERATION, OPTIMIZER, STARTUP
-from ...run.rollout import ELSEWHERE, VLLM, EngineItem, Rollout
+from ...run.rollout import ELSEWHERE, VLLM, Rollout
 from ...run.run import Run
 from ...run.served import ACTIVATION, KINDS, POOL, WEIGHTS
 from ..step.layer_groups import LayerGroups
 from ..step.reference import most_bytes, no_grad_forward, reference_setting
 from . import entries, model_inputs
-from .case import build_case
+from .case import GenerationCase
 from .decode_steps import ENDS, LAST, PROMPT, CacheMode
-from .entries import GenerationCase
+from .entries import build_case
 from .instants import GenerationInstants
 from .stream import GenerationStreamWriter, PassEvents
 from .token_choice import SAMPLE, TokenChoice
 
 SLEEPING = (WEIGHTS, POOL)  # figures of which a sleeping engine has nothing on the card
 VLLM_CODE = code("vllm 0.11.0 v1/worker/gpu_worker.py determine_available_memory, sleep")
-
-
-def engine_entries(rollout: Rollout, ledger: Ledger, generation: str) -> Iterator[Entry]:
-    """Entries of an engine's memory, from the end of start-up on. `generation`: the instant at
-    which it generates; its activations are there only then.
-    """
-    started = [i.name for i in ledger.instants if i.phase == STARTUP and _always(i.present)][-1:]
-    others = [i.name for i in ledger.instants if i.phase != STARTUP]
-    for item in rollout.items:
-        names = [*started, generation]
-        if item.figure != ACTIVATION and not (rollout.sleep_level and item.figure in SLEEPING):
-            names += others
-        live: dict[str, Num] = dict.fromkeys(names, 1)
-        yield Entry(
-            name=f"vLLM: {item.name}",
-            kind=KINDS[item.figure],
-            bytes=sized(item.bytes, 8),
-            live=live,
-            source=VLLM_CODE,
-            role=_role(rollout, item),
-        )
-
-    if rollout.sleep_level == 1:
-        size = sum(item.bytes for item in rollout.items if item.figure == WEIGHTS)
-        live = dict.fromkeys(others, 1)
-        yield Entry("vLLM: weights, asleep", PARAM, sized(size, 8), live, VLLM_CODE, place=CPU)
-
-
-def _role(rollout: Rollout, item: EngineItem) -> str:
-    return RETURNED if rollout.sleep_level and item.figure in SLEEPING else ""
-
-
-def brief_passes(
-    table: GenerationInstants, events: Mapping[str, PassEvents]
-) -> dict[str, PassEvents]:
-    """The events of each instant, those of the passes between the ends shortened."""
-    names = list(dict.fromkeys(one.step for one in table))
-    steps = [name for name in names if name.startswith(LAST)]
-    whole = {PROMPT, *steps[:ENDS], *steps[-ENDS:]}
-    return {
-        one.name: events[one.name] if one.step in whole else _brief(events[one.name])
-        for one in table
-        if one.name in events
-    }
-
-
-def _brief(run: PassEvents) -> PassEvents:
-    stays = (*run.cache_before, *run.cache_after, *run.named, *run.casts)
-    return replace(run, script=_without_small(run.script, stays))
-
-
-@cache
-def _without_small(block: BlockEvents, stays: tuple[int, ...]) -> BlockEvents:
-    """The block without small tensors that it both allocates and frees."""
-    made = {event for event in block.forward if event >= 0}
-    freed = {~event for event in block.forward if event < 0}
-    ends = {block.entry, block.exit, *stays}
-    small = {n for n in made & freed if int(block.sizes[n]) <= SMALL * UNIT and n not in ends}
-    kept = (e for e in block.forward if (e if e >= 0 else ~e) not in small)
-    return replace(block, forward=tuple(kept))
-
-
 WHOLE = Instant(name=GENERATION, phase=GENERATION, title="generation", where=GENERATION)
 TRL_CODE = code("trl 1.16.0 trainer/grpo_trainer.py _generate_and_score_completions")
 
@@ -139,12 +72,9 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
     kept = [_between_steps(entry, ledger, names) for entry in ledger.entries]
     batch = _batch_entry(run.rollout, (*instants, *rest))
     whole = replace(ledger, instants=(*starts, *instants, *rest), entries=(*kept, batch, *more))
-    return _repeated(whole, instants) if _repeats(run, run.rollout) else whole
-
-
-def _repeats(run: Run, rollout: Rollout) -> bool:
-    """Whether a step has several generations: one is trained on in fewer micro-batches."""
-    return bool(rollout.sequences < run.batch * run.micro_batches)
+    # of several generations in a step, one is trained on in fewer micro-batches
+    again = run.rollout.sequences < run.batch * run.micro_batches
+    return _repeated(whole, instants) if again else whole
 
 
 def _repeated(ledger: Ledger, instants: tuple[Instant, ...]) -> Ledger:
@@ -239,11 +169,7 @@ def rollout_case(run: Run, rollout: Rollout, setting: BlockSetting) -> Generatio
 
 def rollout_ledger(case: GenerationCase) -> Ledger:
     """What a rollout itself allocates; weights and workspaces are the step's."""
-    model = (case.run, case.how, case.found, case.passes, case.table)
-    common = (
-        *model_inputs.input_entries(*model, case.manner),
-        *model_inputs.rotary_entries(*model),
-    )
+    common = (*model_inputs.input_entries(case), *model_inputs.rotary_entries(case))
     instants = tuple(
         replace(one.instant, phase=GENERATION, title=f"generation: {one.instant.title}")
         for one in case.table
@@ -313,6 +239,60 @@ def _played(rollout: Rollout, part: Ledger, whole: Instant) -> Entry:
         forward=tuple(stream.events),
         left=(left,),
     )
-    return Entry(
-        name="generation", kind=ACT, bytes=ids, live={whole.name: 1}, source=TRL_CODE, script=events
-    )
+    return Entry("generation", ACT, ids, {whole.name: 1}, TRL_CODE, script=events)
+
+
+def brief_passes(
+    table: GenerationInstants, events: Mapping[str, PassEvents]
+) -> dict[str, PassEvents]:
+    """The events of each instant, those of the passes between the ends shortened."""
+    names = list(dict.fromkeys(one.step for one in table))
+    steps = [name for name in names if name.startswith(LAST)]
+    whole = {PROMPT, *steps[:ENDS], *steps[-ENDS:]}
+    return {
+        one.name: events[one.name] if one.step in whole else _brief(events[one.name])
+        for one in table
+        if one.name in events
+    }
+
+
+def _brief(run: PassEvents) -> PassEvents:
+    stays = (*run.cache_before, *run.cache_after, *run.named, *run.casts)
+    return replace(run, script=_without_small(run.script, stays))
+
+
+@cache
+def _without_small(block: BlockEvents, stays: tuple[int, ...]) -> BlockEvents:
+    """The block without small tensors that it both allocates and frees."""
+    made = {event for event in block.forward if event >= 0}
+    freed = {~event for event in block.forward if event < 0}
+    ends = {block.entry, block.exit, *stays}
+    small = {n for n in made & freed if int(block.sizes[n]) <= SMALL * UNIT and n not in ends}
+    kept = (e for e in block.forward if (e if e >= 0 else ~e) not in small)
+    return replace(block, forward=tuple(kept))
+
+
+def engine_entries(rollout: Rollout, ledger: Ledger, generation: str) -> Iterator[Entry]:
+    """Entries of an engine's memory, from the end of start-up on. `generation`: the instant at
+    which it generates; its activations are there only then.
+    """
+    started = [i.name for i in ledger.instants if i.phase == STARTUP and _always(i.present)][-1:]
+    others = [i.name for i in ledger.instants if i.phase != STARTUP]
+    for item in rollout.items:
+        names = [*started, generation]
+        sleeps = bool(rollout.sleep_level) and item.figure in SLEEPING
+        if item.figure != ACTIVATION and not sleeps:
+            names += others
+        live: dict[str, Num] = dict.fromkeys(names, 1)
+        yield Entry(
+            name=f"vLLM: {item.name}",
+            kind=KINDS[item.figure],
+            bytes=sized(item.bytes, 8),
+            live=live,
+            source=VLLM_CODE,
+            role=RETURNED if sleeps else "",
+        )
+    if rollout.sleep_level == 1:
+        size = sum(item.bytes for item in rollout.items if item.figure == WEIGHTS)
+        live = dict.fromkeys(others, 1)
+        yield Entry("vLLM: weights, asleep", PARAM, sized(size, 8), live, VLLM_CODE, place=CPU)

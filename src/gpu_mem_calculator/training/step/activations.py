@@ -1,12 +1,8 @@
 """What Hugging Face models keep for backward, and what each block needs while it runs, as entries.
 
-Engines that run transformers share this: they differ in where parameters and gradients are.
-
-Inputs of recomputed layers that a checkpoint keeps in host RAM.
-
-What bitsandbytes' int8 matmuls keep although a checkpoint or backward would free it.
-
-What stays while forward runs: weights that autocast has cast, and a KV cache.
+Engines that run transformers share this: they differ in where parameters and gradients are. The
+entries of what stays against the rule come last: inputs that a checkpoint keeps in host RAM or that
+int8 matmuls hold, and weights that autocast has cast and a KV cache, which stay while forward runs.
 """
 
 from __future__ import annotations
@@ -35,11 +31,10 @@ from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
-from .layer_sources import OPERATION_CODE, LayerSources, run_sources
-from .layer_walks import group_walk
+from .layer_walks import OPERATION_CODE, LayerSources, group_walk, run_sources
+from .loading import quantized_fields
 from .model_inputs import input_entries, masks_at_final_norm, named_until_return
 from .pipeline import waiting_entries
-from .quantization import quantized_fields
 from .recorded import (
     RECORDED,
     before_events,
@@ -48,83 +43,6 @@ from .recorded import (
     record_entries,
     table_entries,
 )
-
-
-def cached_cast_entries(
-    groups: LayerGroups, instants: Instants, forwards: Sequence[BlockEvents]
-) -> Iterator[Entry]:
-    """16-bit copies of the weights of layers that have run, which autocast keeps until forward
-    ends. Without recompute the layers keep them for backward, and they are counted there.
-
-    `forwards`: the events of each group's layer in forward.
-    """
-    for i, (group, once) in enumerate(zip(groups, forwards, strict=True)):
-        if group.checkpointed and once.left:
-            yield Entry(
-                name=f"{group.title}: 16-bit weights cached by autocast",
-                kind=TEMP,
-                bytes=sum((once.sizes[tensor] for tensor in once.left), EMPTY),
-                live={at.name: at.saved[i] for at in instants if at.inside_forward},
-                source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
-            )
-
-
-def unused_cache_entries(
-    groups: LayerGroups, instants: Instants, scripts: Sequence[BlockEvents]
-) -> Iterator[Entry]:
-    """Keys and values of layers that have run, which the model's output names until forward ends.
-
-    `scripts`: the events of each group's layer.
-    """
-    for i, (group, script) in enumerate(zip(groups, scripts, strict=True)):
-        if script.until_forward_ends and not group.checkpointed:
-            yield Entry(
-                name=f"{group.title}: KV cache that training does not read",
-                kind=CACHE,
-                bytes=sum((script.sizes[tensor] for tensor in script.until_forward_ends), EMPTY),
-                live={at.name: at.saved[i] for at in instants if at.inside_forward},
-                source=code("transformers 5.17.0 cache_utils.py DynamicLayer.update: torch.cat"),
-            )
-
-
-def int8_inputs(
-    index: int, group: LayerGroup, walk: BlockWalk, instants: Instants
-) -> Iterator[Entry]:
-    """The inputs of a group's int8 projections, held by the graph.
-
-    After a layer's backward it stays until all of backward ends. A checkpoint that is not
-    reentrant keeps it from forward on; a reentrant one runs forward without a graph.
-    """
-    if nothing(walk.pinned):
-        return
-    full = group.recompute == FULL
-    live: dict[str, Num] = {}
-    for i in instants:
-        running = 1 if i.work == "layer" and i.stretch == index and not full else 0
-        finished = group.count - i.saved[index] - running
-        if i.instant.phase == BACKWARD and not (full and group.reentrant):
-            live[i.name] = finished
-        if full and not group.reentrant:
-            live[i.name] = live.get(i.name, 0) + i.saved[index]
-    yield Entry(
-        name=f"{group.title}: inputs of int8 projections, held by the graph",
-        kind=ACT,
-        bytes=walk.pinned,
-        live=live,
-        source=code("bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: ctx.tensors"),
-    )
-
-
-SAVE_ON_CPU = code("torch 2.11 autograd/graph.py save_on_cpu: one pinned tensor for each input")
-
-
-def host_inputs(name: str, walk: BlockWalk, live: Mapping[str, Num]) -> Entry:
-    """The inputs of layers, each rounded to a power of two by torch's allocator of pinned memory
-    (ATen/core/CachingHostAllocator.h).
-    """
-    size = power_of_two(walk.input_bytes)
-    return Entry(f"{name} on the host", ACT, size, live, SAVE_ON_CPU, place=CPU)
-
 
 # A weight's gradient that backward has made is alive until the step (later micro-batches add theirs
 # to it), is added to a buffer and freed at once, or is freed together with the block's others.
@@ -356,3 +274,79 @@ def _working(name: str, peak: PeakParts, instant: StepInstant, source: Source) -
     for title, kind, size in parts:
         if not nothing(size):
             yield Entry(name=title, kind=kind, bytes=size, live={instant.name: 1}, source=source)
+
+
+def cached_cast_entries(
+    groups: LayerGroups, instants: Instants, forwards: Sequence[BlockEvents]
+) -> Iterator[Entry]:
+    """16-bit copies of the weights of layers that have run, which autocast keeps until forward
+    ends. Without recompute the layers keep them for backward, and they are counted there.
+
+    `forwards`: the events of each group's layer in forward.
+    """
+    for i, (group, once) in enumerate(zip(groups, forwards, strict=True)):
+        if group.checkpointed and once.left:
+            yield Entry(
+                name=f"{group.title}: 16-bit weights cached by autocast",
+                kind=TEMP,
+                bytes=sum((once.sizes[tensor] for tensor in once.left), EMPTY),
+                live={at.name: at.saved[i] for at in instants if at.inside_forward},
+                source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+            )
+
+
+def unused_cache_entries(
+    groups: LayerGroups, instants: Instants, scripts: Sequence[BlockEvents]
+) -> Iterator[Entry]:
+    """Keys and values of layers that have run, which the model's output names until forward ends.
+
+    `scripts`: the events of each group's layer.
+    """
+    for i, (group, script) in enumerate(zip(groups, scripts, strict=True)):
+        if script.until_forward_ends and not group.checkpointed:
+            yield Entry(
+                name=f"{group.title}: KV cache that training does not read",
+                kind=CACHE,
+                bytes=sum((script.sizes[tensor] for tensor in script.until_forward_ends), EMPTY),
+                live={at.name: at.saved[i] for at in instants if at.inside_forward},
+                source=code("transformers 5.17.0 cache_utils.py DynamicLayer.update: torch.cat"),
+            )
+
+
+def int8_inputs(
+    index: int, group: LayerGroup, walk: BlockWalk, instants: Instants
+) -> Iterator[Entry]:
+    """The inputs of a group's int8 projections, held by the graph.
+
+    After a layer's backward it stays until all of backward ends. A checkpoint that is not
+    reentrant keeps it from forward on; a reentrant one runs forward without a graph.
+    """
+    if nothing(walk.pinned):
+        return
+    full = group.recompute == FULL
+    live: dict[str, Num] = {}
+    for i in instants:
+        running = 1 if i.work == "layer" and i.stretch == index and not full else 0
+        finished = group.count - i.saved[index] - running
+        if i.instant.phase == BACKWARD and not (full and group.reentrant):
+            live[i.name] = finished
+        if full and not group.reentrant:
+            live[i.name] = live.get(i.name, 0) + i.saved[index]
+    yield Entry(
+        name=f"{group.title}: inputs of int8 projections, held by the graph",
+        kind=ACT,
+        bytes=walk.pinned,
+        live=live,
+        source=code("bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: ctx.tensors"),
+    )
+
+
+SAVE_ON_CPU = code("torch 2.11 autograd/graph.py save_on_cpu: one pinned tensor for each input")
+
+
+def host_inputs(name: str, walk: BlockWalk, live: Mapping[str, Num]) -> Entry:
+    """The inputs of layers, each rounded to a power of two by torch's allocator of pinned memory
+    (ATen/core/CachingHostAllocator.h).
+    """
+    size = power_of_two(walk.input_bytes)
+    return Entry(f"{name} on the host", ACT, size, live, SAVE_ON_CPU, place=CPU)

@@ -1,4 +1,6 @@
-"""What is alive between two steps, where something else runs."""
+"""What is alive between two steps, where something else runs, such as saving the whole model: what
+the GPU gathers for it, and what rank 0's host gets.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import GRAD, TEMP, Entry, Ledger
-from ...run.phases import OPTIMIZER
+from ...ledger.ledger import COMM, GPU, GRAD, PARAM, RANK_0, TEMP, Entry, Instant, Ledger
+from ...ledger.num import Bytes
+from ...ledger.source import Source
+from ...run.phases import OPTIMIZER, SAVING
+from ...run.run import Run
 
 
 def outliving(ledger: Ledger, names: Iterable[str]) -> list[Entry]:
@@ -23,3 +28,23 @@ def _also_at(names: list[str], entry: Entry, end: str) -> Entry:
     if entry.kind in (GRAD, TEMP) or (isinstance(copies, int) and not copies):
         return entry
     return replace(entry, live={**entry.live, **dict.fromkeys(names, copies)})
+
+
+SAVES = Instant(name=SAVING, phase=SAVING, title="saving the model", where=SAVING)
+
+
+def with_saving(run: Run, ledger: Ledger, gathered: Bytes, host: Bytes, source: Source) -> Ledger:
+    """The ledger of a step with a save after it.
+
+    - gathered: bytes of what is whole on the GPU at one time
+    - host: bytes of the state dict on rank 0's host
+    """
+    if not run.saving:
+        return ledger
+    kept = outliving(ledger, [SAVES.name])
+    live = {SAVES.name: 1}
+    parts = (
+        Entry("saving: whole parameters of one part", COMM, gathered, live, source, place=GPU),
+        Entry("saving: whole state dict", PARAM, host, live, source, place=RANK_0),
+    )
+    return replace(ledger, instants=(*ledger.instants, SAVES), entries=(*kept, *parts))

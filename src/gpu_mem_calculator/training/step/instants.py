@@ -8,9 +8,11 @@ exist already, so only the last layer of a range, the first to run backward, has
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.ledger import FIRST, LAST, LATER, Instant, instant
 from ...ledger.num import Num, choose, holds, larger, nothing, smaller
@@ -97,39 +99,18 @@ def _step(
     counts = tuple(r.count for r in ranges)
     none = tuple(0 for _ in ranges)
     full = tuple(flight * n for n in counts)
-    first = _micro_batch(
-        ranges,
-        counts,
-        full,
-        flight,
-        head,
-        embedding,
-        none,
-        later=False,
-        every=every,
-        reference=reference,
-    )
+    build = partial(_micro_batch, ranges, counts, every=every, reference=reference)
+    first = build(full, flight, head, embedding, none, later=False)
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
         later: Instants = ()
     else:
         full = tuple(more * n for n in counts)
-        later = _micro_batch(
-            ranges,
-            counts,
-            full,
-            more,
-            head * again,
-            embedding * again,
-            counts,
-            later=True,
-            present=again,
-            forwards=holds(micro_batches > flight),
-            every=every,
-            both_ends=both_ends,
-            reference=reference,
-        )
+        forwards = holds(micro_batches > flight)
+        ends: dict[str, Any] = {"present": again, "forwards": forwards, "both_ends": both_ends}
+        sizes = (full, more, head * again, embedding * again, counts)
+        later = build(*sizes, later=True, **ends)
     end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
         saved=none,
@@ -243,3 +224,14 @@ def _micro_batch(
     title = "backward of the embedding"
     add("embedding.backward", BACKWARD, title, embedding * some, **fields)
     return tuple(instants)
+
+
+def with_old_gradients(instants: Instants) -> Instants:
+    """The instants of a step, with all of the last step's gradients alive in the first forward:
+    those that are alive at the end of a step, which is the last instant.
+    """
+    *_, end = instants
+    old = {name: getattr(end, name) for name in ("grads", "head_grads", "embedding_grads")}
+    return tuple(
+        replace(i, **old) if i.instant.phase == FORWARD and not i.later else i for i in instants
+    )

@@ -2,8 +2,7 @@
 cast weights.
 
 Sizes are in `pytorch/modelling/huggingface/inputs.py`; here is when each tensor is alive in a
-training
-step.
+training step.
 """
 
 from __future__ import annotations

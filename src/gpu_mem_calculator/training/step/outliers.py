@@ -33,7 +33,7 @@ def outlier_share(arch: Arch, threshold: float, tokens: int, spread: float = SPR
 
 def outlier_chance(block: Mlp, spread: float, threshold: float) -> float:
     """The chance that one inner activation is above the threshold; `spread`: of a projection."""
-    curve = ACTIVATIONS.get(block.activation, _silu)
+    curve = ACTIVATIONS[block.activation]
     total, width = 0.0, 2 * REACH / STEPS
     for step in range(STEPS + 1):
         z = -REACH + step * width
@@ -57,13 +57,10 @@ def _gelu(x: float) -> float:
     return x * (1 + erf(x / sqrt(2))) / 2
 
 
+NEAR_SILU = "mish leaky_relu sigmoid quick_gelu gelu_accurate gelu_python bloom_gelu xielu gpt_oss"
 ACTIVATIONS: dict[str, Callable[[float], float]] = {
-    "silu": _silu,
-    "swish": _silu,
-    "gelu": _gelu,
-    "gelu_new": _gelu,
-    "gelu_pytorch_tanh": _gelu,
-    "gelu_fast": _gelu,
+    **dict.fromkeys(("silu", "swish", *NEAR_SILU.split()), _silu),
+    **dict.fromkeys(("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"), _gelu),
     "relu": lambda x: max(x, 0.0),
     "relu2": lambda x: max(x, 0.0) ** 2,
     "tanh": tanh,

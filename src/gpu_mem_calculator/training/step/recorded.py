@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -27,7 +26,8 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
     entry = events.sizes[events.entry]
     saved = tuple((name, sized(size, 8)) for name, size in part.kept)
     act = sum((size for _, size in saved), EMPTY) + events.sizes[events.exit_grad]
-    act += entry if checkpoint and not _keeps_entry(part.script) else EMPTY
+    if checkpoint and ~part.script.entry not in part.script.backward:
+        act += entry
     backward = _RecordedBackward(events, act)
     return BlockWalk(
         saved=saved,
@@ -42,10 +42,6 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
         once=once,
         script=events,
     )
-
-
-def _keeps_entry(events: BlockEvents) -> bool:
-    return ~events.entry in events.backward
 
 
 def _with_entry_owner(block: BlockEvents) -> BlockEvents:
@@ -137,31 +133,17 @@ def record_entries(record: ModuleRecord, instants: Instants) -> Iterator[Entry]:
     working = {i.name: 1 for i in instants if i.work}
     inside = {i.name: 1 for i in instants if i.work and i.inside_forward}
     rows = (
-        ("batch", record.batch_bytes, {i.name: 1 for i in instants}, ()),
-        (
-            "before the stack: kept for backward",
-            sum(n for _, n in record.kept),
-            working,
-            record.kept,
-        ),
-        (
-            "before the stack: named until forward ends",
-            sum(n for _, n in record.held),
-            inside,
-            record.held,
-        ),
+        ("before the stack: kept for backward", working, record.kept),
+        ("before the stack: named until forward ends", inside, record.held),
     )
-    for name, size, live, parts in rows:
+    batch, every = sized(record.batch_bytes, 8), {i.name: 1 for i in instants}
+    if record.batch_bytes:
+        yield Entry("batch", ACT, batch, every, RECORDED, tensors=lambda: [batch])
+    for name, live, parts in rows:
+        tensors = [sized(size, 8) for _, size in parts]
+        size = sum(tensors, EMPTY)
         if size:
-            yield Entry(
-                name=name,
-                kind=ACT,
-                bytes=sized(size, 8),
-                live=live,
-                source=RECORDED,
-                parts=parts,
-                tensors=partial(_bytes, parts or ((name, size),)),
-            )
+            yield Entry(name, ACT, size, live, RECORDED, parts=parts, tensors=tensors.copy)
 
 
 def bias_entries(record: ModuleRecord, instants: Instants, *, recomputes: bool) -> Iterator[Entry]:
@@ -171,10 +153,6 @@ def bias_entries(record: ModuleRecord, instants: Instants, *, recomputes: bool) 
     threads = min(record.biases + recomputes, 2) if record.biases else 0
     if threads:
         yield lt_entry(threads, instants)
-
-
-def _bytes(parts: tuple[tuple[str, int], ...]) -> list[Bytes]:
-    return [sized(size, 8) for _, size in parts]
 
 
 def before_events(record: ModuleRecord) -> BlockEvents | None:

@@ -38,8 +38,8 @@ from ...run.run import Precision, Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
 from .layer_walks import group_walk
+from .loading import natural_key
 from .model_inputs import input_entries, named_sizes
-from .pretrained import natural_key
 from .states import STARTUP_REFERENCE, STARTUPS, buffer_entry, parameter_entry
 from .weights import base_bytes, base_tensors, tower_tensors
 from .workspaces import run_cublas_bytes

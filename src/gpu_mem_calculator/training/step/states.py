@@ -1,8 +1,8 @@
-"""Entries of parameters, gradients and optimizer states, for every engine."""
+"""Entries of parameters, adapters, gradients and optimizer states, for every engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from ...ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
 from ...ledger.num import EMPTY, Bytes, Num, larger, sized
 from ...ledger.source import ARITHMETIC, code
 from ...models.arch.arch import Buffer
+from ...pytorch.autograd.events import BlockEvents, EventRecorder
 from ...pytorch.replay.rounding import block_bytes
 from ...run.phases import OPTIMIZER
 from ...run.run import Run
@@ -64,13 +65,7 @@ def parameter_entry(
 ) -> Entry:
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
-        name=name,
-        kind=PARAM,
-        bytes=size,
-        live=at_every_instant(instants),
-        source=ARITHMETIC,
-        place=place,
-        tensors=tensors,
+        name, PARAM, size, at_every_instant(instants), ARITHMETIC, place=place, tensors=tensors
     )
 
 
@@ -229,3 +224,42 @@ def gradient_entries(
     for name, elements, live in alive:
         size = sized(elements, bits)
         yield Entry(name=f"{name}: gradients", kind=GRAD, bytes=size, live=live, source=source)
+
+
+CAST_CODE = code("trl 1.16.0 trainer/sft_trainer.py: param.data.to(torch.bfloat16), one by one")
+
+
+def adapter_entries(
+    run: Run, elements: Num, sizes: Sequence[Bytes], instants: Instants
+) -> Iterator[Entry]:
+    """The adapters' weights: `elements` in all, tensors of `sizes` bytes in an unrolled run."""
+    assert run.adapter is not None
+    bits, initial = run.adapter.bits, run.adapter.initial_bits
+    total = sized(elements, bits)
+    entry = parameter_entry("LoRA adapters", total, instants, tensors=lambda: sizes)
+    entry = replace(entry, live={**dict.fromkeys(startups(run)[1:], 1), **entry.live})
+    if initial and run.unrolled:
+        yield replace(entry, script=_cast_events(sizes, bits, initial))
+        return
+    yield entry
+    if initial:
+        rows, columns = next(iter(trained_shapes(run)))
+        first = sized(rows * columns, bits)
+        yield Entry(
+            name="LoRA adapters before they are cast, and the first one's copy",
+            kind=PARAM,
+            bytes=sized(elements, initial) - total + first,
+            live={"startup.adapted": 1},
+            source=CAST_CODE,
+        )
+
+
+def _cast_events(sizes: Sequence[Bytes], bits: int, initial: int) -> BlockEvents:
+    """All adapters are made, then cast one by one."""
+    recorder = EventRecorder()
+    made = [recorder.weight(size * initial // bits) for size in sizes]
+    cast = []
+    for size, old in zip(sizes, made, strict=True):
+        cast.append(recorder.weight(size))
+        recorder.over((old,))
+    return recorder.forward_only(cast)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ....ledger.num import EMPTY, Bytes, sized
+from ....ledger.quoting import quoted
+from ....models.arch.arch import Arch
 from ...autograd.events import BlockEvents, EventRecorder
 from ...autograd.tape import Tape, Value
 from .ops import add, multiply, scale
@@ -12,13 +14,8 @@ from .setting import BlockSetting
 
 # What a fused function saves for backward: its input (True), or its output (False).
 SAVES_INPUT = {
-    "silu": True,
-    "swish": True,
-    "gelu": True,
-    "gelu_pytorch_tanh": True,
-    "relu": False,
-    "tanh": False,
-    "sigmoid": False,
+    **dict.fromkeys(("silu", "swish", "gelu", "gelu_pytorch_tanh", "leaky_relu", "mish"), True),
+    **dict.fromkeys(("relu", "tanh", "sigmoid"), False),
 }
 
 
@@ -26,7 +23,7 @@ def activation(tape: Tape, setting: BlockSetting, x: Value, name: str) -> Value:
     """Record an activation function by its name in the config: one kernel, or several in Python."""
     if name in COMPOSED:
         return COMPOSED[name](tape, setting, x)
-    saves_input = SAVES_INPUT.get(name, True)
+    saves_input = SAVES_INPUT[name]
     return tape.op("act", x, saves=(x,) if saves_input else (), save_out=not saves_input)
 
 
@@ -156,9 +153,20 @@ COMPOSED: dict[str, Callable[[Tape, BlockSetting, Value], Value]] = {
 }
 
 
+GPT_OSS = "gpt_oss"  # clamps gate and up
+
+
+def activation_problems(arch: Arch) -> Iterator[str]:
+    """A sentence where a model has an activation whose memory is not known."""
+    known = {*COMPOSED, *SAVES_INPUT, GPT_OSS}
+    for name in {layer.mlp.activation for layer, _, _ in arch.runs if layer.mlp} - known:
+        choices = ", ".join(sorted(known - {GPT_OSS, "bloom_gelu"}))
+        yield f"model.config: the activation {quoted(name)} is not modelled; it is one of {choices}"
+
+
 def gated(tape: Tape, setting: BlockSetting, gate: Value, up: Value, name: str) -> Value:
     """Record act(gate) · up; gpt-oss clamps both."""
-    if name == "gpt_oss":
+    if name == GPT_OSS:
         return _clamped_gate(tape, gate, up)
     return multiply(tape, activation(tape, setting, gate, name), up, "mlp.product")
 

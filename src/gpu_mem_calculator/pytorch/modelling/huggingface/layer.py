@@ -1,10 +1,11 @@
 """One decoder layer, from its input to its output, and the walk over it.
 
-DeepSeek's latent attention (MLA) as transformers 5.17.0 trains and runs it.
+DeepSeek's latent attention (MLA) comes first, as transformers 5.17.0 trains and runs it.
 """
 
 from __future__ import annotations
 
+from ....ledger.num import Num
 from ....ledger.remember import remembered
 from ....models.arch.arch import Layer
 from ....models.arch.blocks import Attention, LatentAttention, Mlp, StateSpace
@@ -39,40 +40,34 @@ def latent_attention(
     models/deepseek_v3/modeling_deepseek_v3.py: q and k are concatenations of a part without and
     a part with rotary embedding, head by head; their head size differs from the values'.
     """
-    tokens = setting.tokens
+    tokens, nope = setting.tokens, block.nope_dim
     q = linear(tape, setting, x, block.query[0])
     if block.query_norm is not None:
         q = linear(tape, setting, norm(tape, setting, q, block.query_norm), block.query[1])
     if cache is not None:
         return _cached_latent(tape, setting, x, q, block, cache, masked=masked)
     latent = linear(tape, setting, x, block.kv_a)
-    kv, rope = tape.split(
-        "mla.split",
-        latent,
-        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
-    )
+    kv, rope = _parts(tape, "split", latent, tokens, latent=block.kv_rank, k_rope=block.rope_dim)
     kv = linear(tape, setting, norm(tape, setting, kv, block.kv_norm), block.kv_b)
     per_head = tokens * block.heads
-    q_nope, q_rope = tape.split(
-        "mla.q_split",
-        q,
-        [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
-    )
-    k_nope, value = tape.split(
-        "mla.kv_split",
-        kv,
-        [("mla.k_nope", per_head * block.nope_dim), ("mla.value", per_head * block.value_dim)],
-    )
+    q_nope, q_rope = _parts(tape, "q_split", q, per_head, q_nope=nope, q_rope=block.rope_dim)
+    k_nope, value = _parts(tape, "kv_split", kv, per_head, k_nope=nope, value=block.value_dim)
     q_rope = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
     k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
     size = per_head * (block.nope_dim + block.rope_dim)
     query = tape.op("mla.query", q_nope, q_rope, elements=size)
     key = tape.op("mla.key", k_nope, k_rope, elements=size)
-    heads = _latent_heads(block, masked, cached=False)
+    heads = _latent_heads(block, masked)
     mixed = attend(tape, setting, query, key, value, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(query, key, value)
     return out
+
+
+def _parts(tape: Tape, name: str, whole: Value, rows: Num, **widths: int) -> list[Value]:
+    """Parts of a tensor of `rows` rows, as views; `widths`: columns of each, by its name."""
+    sizes = [(f"mla.{part}", rows * width) for part, width in widths.items()]
+    return tape.split(f"mla.{name}", whole, sizes)
 
 
 def _cached_latent(
@@ -89,18 +84,10 @@ def _cached_latent(
     (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
     """
     tokens, rows = setting.tokens, setting.batch * cache.length(setting) * block.heads
-    per_head = tokens * block.heads
-    q_nope, q_rope = tape.split(
-        "mla.q_split",
-        q,
-        [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
-    )
+    per_head, nope = tokens * block.heads, block.nope_dim
+    q_nope, q_rope = _parts(tape, "q_split", q, per_head, q_nope=nope, q_rope=block.rope_dim)
     latent = linear(tape, setting, x, block.kv_a)
-    kv, rope = tape.split(
-        "mla.split",
-        latent,
-        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
-    )
+    kv, rope = _parts(tape, "split", latent, tokens, latent=block.kv_rank, k_rope=block.rope_dim)
     kv = norm(tape, setting, kv, block.kv_norm)
     q_rotated = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
     k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
@@ -108,20 +95,16 @@ def _cached_latent(
     size = block.nope_dim + block.rope_dim
     query = tape.op("mla.query", q_nope, q_rotated, elements=per_head * size)
     expanded = linear(tape, setting, kv, block.kv_b)
-    k_nope, value = tape.split(
-        "mla.kv_split",
-        expanded,
-        [("mla.k_nope", rows * block.nope_dim), ("mla.value", rows * block.value_dim)],
-    )
+    k_nope, value = _parts(tape, "kv_split", expanded, rows, k_nope=nope, value=block.value_dim)
     key = tape.op("mla.key", k_nope, k_rope, elements=rows * size)
-    heads = _latent_heads(block, masked, cached=False)
+    heads = _latent_heads(block, masked)
     mixed = attend(tape, setting, query, key, value, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(query, key, value, q_nope, q_rotated, latent)
     return out
 
 
-def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> AttentionInputs:
+def _latent_heads(block: LatentAttention, masked: bool) -> AttentionInputs:
     """A key and a value for every query head; q is concatenated from two parts, head by head."""
     return AttentionInputs(
         heads=block.heads,
@@ -131,7 +114,6 @@ def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> Atte
         masked=masked,
         dropout=block.dropout,
         head_major=True,
-        cached=cached,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 ROPE, RMS_NORM, SWIGLU, GEGLU = "rope", "rms_norm", "swiglu", "geglu"
 CROSS_ENTROPY, FUSED = "cross_entropy", "fused_linear_cross_entropy"
@@ -44,39 +45,27 @@ _BASE = (ROPE, RMS_NORM, SWIGLU, FUSED)
 _ALL = (*_BASE, CROSS_ENTROPY)
 _GEMMA = (ROPE, RMS_NORM, GEGLU, FUSED)
 LLAMA = LigerFamily(kernels=_ALL, default=_BASE)
-OLMO2 = LigerFamily(kernels=_ALL, default=_BASE, layer_norms=NEW)
+OLMO2 = replace(LLAMA, layer_norms=NEW)
+GRANITE = (ROPE, RMS_NORM, SWIGLU, CROSS_ENTROPY)
+GEMMA = LigerFamily(kernels=(*_GEMMA, CROSS_ENTROPY), default=_GEMMA)
+GEMMA2 = replace(GEMMA, layer_norms=NEW, head_norm=NEW)
+GLM4 = (RMS_NORM, SWIGLU, FUSED)
 LIGER: dict[str, LigerFamily] = {
     "llama": LLAMA,
     # mistral's cross_entropy replaces a name that transformers 5 does not use
-    "mistral": LigerFamily(kernels=_BASE, default=_BASE),
+    "mistral": replace(LLAMA, kernels=_BASE),
     "qwen2": LLAMA,
-    "qwen3": LigerFamily(kernels=_ALL, default=_BASE, attention_norms=IN_PLACE),
+    "qwen3": replace(LLAMA, attention_norms=IN_PLACE),
     "smollm3": LLAMA,
-    "granite": LigerFamily(
-        kernels=(ROPE, RMS_NORM, SWIGLU, CROSS_ENTROPY),
-        default=(ROPE, RMS_NORM, SWIGLU, CROSS_ENTROPY),
-    ),
-    "gemma": LigerFamily(kernels=(*_GEMMA, CROSS_ENTROPY), default=_GEMMA),
-    "gemma2": LigerFamily(
-        kernels=(*_GEMMA, CROSS_ENTROPY), default=_GEMMA, layer_norms=NEW, head_norm=NEW
-    ),
-    "gemma3_text": LigerFamily(
-        kernels=(*_GEMMA, CROSS_ENTROPY),
-        default=_GEMMA,
-        layer_norms=NEW,
-        head_norm=NEW,
-        attention_norms=NEW,
-    ),
+    "granite": LigerFamily(kernels=GRANITE, default=GRANITE),
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": replace(GEMMA2, attention_norms=NEW),
     "phi3": LLAMA,
     PLAIN: LLAMA,
     "olmo2": OLMO2,
     "olmo3": OLMO2,
-    "glm4": LigerFamily(
-        kernels=(RMS_NORM, SWIGLU, FUSED, CROSS_ENTROPY),
-        default=(RMS_NORM, SWIGLU, FUSED),
-        layer_norms=NEW,
-        head_norm=NEW,
-    ),
+    "glm4": replace(GEMMA2, kernels=(*GLM4, CROSS_ENTROPY), default=GLM4),
 }
 
 

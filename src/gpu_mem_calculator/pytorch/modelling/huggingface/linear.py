@@ -1,14 +1,11 @@
-"""Linear layers: trained, frozen, quantized, or with an adapter.
+"""Linear layers: with an adapter (LoRA and DoRA as PEFT 0.21.2 runs them), frozen in 4 or 8 bits in
+training (bitsandbytes 0.50.2, on an NVIDIA card), or trained.
 
 Line numbers refer to transformers 5.17.0 and torch 2.11. Autocast follows torch's CUDA lists
 (aten/src/ATen/autocast_mode.h): matmuls and attention run in 16 bits, softmax and sums in fp32;
 weights are cast once per forward and kept, activations are cast at every use. The arguments of a
 call are cast last to first (autocast_mode.h WrapFunction_: the casts are arguments of one C++ call,
 which GCC evaluates from the right on x86-64).
-
-Frozen projections in 4 or 8 bits, in training (bitsandbytes 0.50.2, on an NVIDIA card).
-
-LoRA and DoRA on a linear layer, as PEFT 0.21.2 runs them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ A tensor lives as long as Python has a name for it, so a longer-lived name costs
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 
 class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -89,54 +88,43 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 LLAMA = Quirks()
-OLMO2 = Quirks(fp32_rotary_tables=True, query_norm_early=True, heads_late=True)
-GRANITE = Quirks(scaled_branches=True, scaled_embedding=True)
-QUIRKS: dict[str, Quirks] = {
-    "gpt2": Quirks(
-        attention_output_named=True, branch_inputs_named=True, heads_late=True, loss_apart=True
-    ),
-    "gpt_bigcode": Quirks(attention_output_named=True),
-    "falcon": Quirks(
-        attention_output_named=True,
-        layer_outputs_named=True,
-        both_norms_named=True,
-        weights_viewed=True,
-    ),
-    "gpt_neox": Quirks(second_norm_late=True),
-    "bloom": Quirks(
-        layer_outputs_named=True, query_copy_named=True, residual_inside=True, fused_selected=True
-    ),
-    "gptj": Quirks(attention_output_named=True, layer_outputs_named=True, rotary_parts_named=True),
-    "gpt_neo": Quirks(
-        attention_output_named=True, layer_outputs_named=True, buffer_windows=True, heads_late=True
-    ),
-    "phi3": Quirks(fused_selected=True, heads_late=True),
-    "phi": Quirks(attention_output_named=True, rotary_parts_named=True),
-    "stablelm": Quirks(
-        attention_output_named=True, attention_input_named=True, rotary_parts_named=True
-    ),
-    "opt": Quirks(inline_mlp=True, positions_per_sequence=True),
-    "qwen2_moe": Quirks(unused_mask=True),
-    "llama4": Quirks(attention_output_named=True, unused_eager_mask=True),
-    "olmo2": OLMO2,
-    "olmo": Quirks(fp32_rotary_tables=True),
-    "olmo3": replace(OLMO2, rotary_tables_per_kind=True),
-    "olmoe": Quirks(query_norm_early=True, heads_late=True),
-    "minimax_m2": Quirks(query_norm_early=True, heads_late=True),
-    "hunyuan_v1_dense": Quirks(norms_after_rotary=True),
-    "ernie4_5": Quirks(fp32_rotary_tables=True),
-    "qwen3": Quirks(query_norm_early=True),
-    "qwen3_moe": Quirks(query_norm_early=True),
-    "granite": GRANITE,
-    "granitemoe": GRANITE,
-    "granitemoeshared": GRANITE,
-    "granitemoehybrid": GRANITE,
-    "gemma": Quirks(scaled_embedding=True),
-    "gemma2": Quirks(scaled_embedding=True),
-    "gemma3_text": Quirks(rotary_tables_per_kind=True, scaled_embedding=True),
+# Families that train, whose code has no difference that costs memory, and recorded modules.
+LIKE_LLAMA = (
+    "apertus arcee baichuan chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 dots1 exaone4 "
+    "glm glm4 glm4_moe glm4_moe_lite gpt_oss jais2 jamba kimi_k2 llama mamba2 minicpm3 ministral "
+    "ministral3 mistral mixtral module mpt nemotron phimoe plain qwen2 seed_oss smollm3 starcoder2"
+)
+# The flags of each family whose code differs.
+FLAGS = {
+    "gpt2": "attention_output_named branch_inputs_named heads_late loss_apart",
+    "gpt_bigcode": "attention_output_named",
+    "falcon": "attention_output_named both_norms_named layer_outputs_named weights_viewed",
+    "gpt_neox": "second_norm_late",
+    "bloom": "layer_outputs_named query_copy_named residual_inside fused_selected",
+    "gptj": "attention_output_named layer_outputs_named rotary_parts_named",
+    "gpt_neo": "attention_output_named layer_outputs_named heads_late buffer_windows",
+    "phi3": "heads_late fused_selected",
+    "phi": "attention_output_named rotary_parts_named",
+    "stablelm": "attention_output_named attention_input_named rotary_parts_named",
+    "opt": "inline_mlp positions_per_sequence",
+    "qwen2_moe": "unused_mask",
+    "llama4": "attention_output_named unused_eager_mask",
+    "olmo2": "query_norm_early heads_late fp32_rotary_tables",
+    "olmo": "fp32_rotary_tables",
+    "olmo3": "query_norm_early heads_late fp32_rotary_tables rotary_tables_per_kind",
+    "olmoe": "query_norm_early heads_late",
+    "minimax_m2": "query_norm_early heads_late",
+    "hunyuan_v1_dense": "norms_after_rotary",
+    "ernie4_5": "fp32_rotary_tables",
+    "qwen3": "query_norm_early",
+    "qwen3_moe": "query_norm_early",
+    "granite": "scaled_branches scaled_embedding",
+    "granitemoe": "scaled_branches scaled_embedding",
+    "granitemoeshared": "scaled_branches scaled_embedding",
+    "granitemoehybrid": "scaled_branches scaled_embedding",
+    "gemma": "scaled_embedding",
+    "gemma2": "scaled_embedding",
+    "gemma3_text": "scaled_embedding rotary_tables_per_kind",
 }
-
-
-def family_quirks(family: str) -> Quirks:
-    """The quirks of a model type; Llama's, which are none, for one that is not listed."""
-    return QUIRKS.get(family, LLAMA)
+QUIRKS: dict[str, Quirks] = dict.fromkeys(LIKE_LLAMA.split(), LLAMA)
+QUIRKS |= {family: Quirks(**dict.fromkeys(row.split(), True)) for family, row in FLAGS.items()}

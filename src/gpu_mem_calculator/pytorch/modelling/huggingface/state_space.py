@@ -1,11 +1,9 @@
-"""State-space mixers, in plain torch.
+"""State-space mixers and their scans, in plain torch.
 
 transformers 5.17.0 uses the kernels of causal-conv1d and mamba-ssm where they can be loaded, and
 torch code otherwise (use_kernel_func_from_hub_with_fallback, modeling_mamba2.py:143,
 modeling_jamba.py:237). They are not dependencies of transformers, so a run is assumed to have none;
 with them it keeps about a tenth as much.
-
-The scans of state-space models in plain torch, as in transformers 5.17.0.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from ....ledger.num import EMPTY, Num, choose, holds, larger, round_up, sized
 from ....models.arch.blocks import Attention, LatentAttention
 from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
-from .norms import norm
-from .ops import MegatronSetting, column_linear, replicated_linear, row_linear
+from .ops import MegatronSetting, column_linear, norm, replicated_linear, row_linear
 
 # Of latent attention; the rest of it, up to core attention, is `mla_up_proj` of recompute_modules.
 DOWN_PROJECTIONS = ("linear_q_down", "linear_kv_down", "mla.split")

@@ -7,8 +7,7 @@ from ....models.arch.blocks import Norm
 from ...autograd.tape import Tape
 from ...autograd.walk import BlockWalk, walk
 from ..huggingface.losses import LossKernel
-from .norms import norm
-from .ops import MegatronSetting, column_linear
+from .ops import MegatronSetting, column_linear, norm
 
 
 def head_walk(

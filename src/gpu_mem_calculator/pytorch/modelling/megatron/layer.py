@@ -1,6 +1,5 @@
-"""One transformer layer of Megatron-Core, from its input to its output.
-
-Feed-forward blocks of Megatron-Core: the MLP, and experts with token dispatch.
+"""One transformer layer of Megatron-Core, from its input to its output: the MLP, experts with token
+dispatch, then the whole.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from ...autograd.recompute import discard
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from .attention import attention, latent_attention
-from .norms import norm
-from .ops import MegatronSetting, bias_sum, column_linear, residual, row_linear, weight
+from .ops import MegatronSetting, bias_sum, column_linear, norm, residual, row_linear, weight
 
 
 def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ....ledger.num import EMPTY, Bytes, Num, holds, sized, together
-from ....models.arch.blocks import Share
+from ....models.arch.blocks import Norm, Share
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
 
@@ -183,3 +183,19 @@ def residual(tape: Tape, x: Value, branch: Value, rate: float) -> Value:
     mask = tape.value(f"{branch.name}.mask", branch.elements(), 8, grad=False)
     (dropped,) = tape.split("dropout", branch, [(f"{branch.name}.dropped", branch.elements())])
     return tape.op("residual", x, dropped, passes=True, saves=(mask,), mask_first=True)
+
+
+def norm(tape: Tape, setting: MegatronSetting, x: Value, layer: Norm) -> Value:
+    """Record a norm, which saves its input and fp32 statistics per row: mean and deviation, or the
+    deviation alone.
+
+    torch_norm.py (LayerNorm, RMSNorm), Transformer Engine module/layernorm_linear.py:445.
+    """
+    width = layer.size[1]
+    rows = x.elements() // width
+    count = 2 if layer.impl.startswith("layer") else 1
+    stats = tape.value(f"{layer.name}.statistics", rows * count, 32, grad=False)
+    ins = [x]
+    if layer.affine:
+        ins.append(tape.param(f"{layer.name}.weight", width, setting.bits))
+    return tape.op(layer.name, *ins, saves=(x, stats))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ....ledger.source import Source, code
 from ....models.arch.arch import Arch, Buffer, Layer
 from ....models.arch.blocks import Attention, Norm, NormImpl, RotaryImpl
-from ..huggingface.quirks import LLAMA, Quirks, family_quirks
+from ..huggingface.quirks import LLAMA, QUIRKS, Quirks
 
 TRANSFORMERS, NANOTRON = "transformers", "nanotron"
 
@@ -68,8 +68,9 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 def implementation_quirks(arch: Arch) -> Quirks:
     """Where the code that runs a model differs in memory from Llama's in transformers."""
-    own = IMPLEMENTATIONS.get(arch.implementation)
-    return family_quirks(arch.family) if own is None else own.quirks
+    if arch.implementation == TRANSFORMERS:
+        return QUIRKS[arch.family]
+    return IMPLEMENTATIONS[arch.implementation].quirks
 
 
 def implemented(arch: Arch, name: str, seq: int) -> Arch:

@@ -15,8 +15,7 @@ from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from ..huggingface.losses import LossKernel
 from ..megatron.attention import MegatronHeads, core_attention
-from ..megatron.norms import norm
-from ..megatron.ops import MegatronSetting, column_linear, row_linear
+from ..megatron.ops import MegatronSetting, column_linear, norm, row_linear
 
 
 def layer_walk(

@@ -23,7 +23,7 @@ from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.instants import Instants, StepInstant
 from ...step.layer_groups import LayerGroups
-from ...step.layer_sources import LayerSources
+from ...step.layer_walks import LayerSources
 from ...step.workspaces import workspace_entries
 from .cache_key import CacheKey, plain
 from .gather import weight_reads

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....run.cuda.runtimes import CUDA, GAUDI, ROCM, XPU
 from ....run.engine_row import TRANSFORMERS, ZERO, EngineRow
 from ....run.run import DEFAULT_OPTIMIZER
 from .options import PRECISIONS
@@ -16,6 +17,7 @@ def title_of(keys: Mapping[str, Any]) -> tuple[str, str]:
     return f"DeepSpeed {stage}".rstrip(), stage or "DeepSpeed"
 
 
+# It has no accelerator for TPUs (deepspeed 0.19.8 accelerator/).
 ROW = EngineRow(
     title_of=title_of,
     margin=0.012,
@@ -28,5 +30,6 @@ ROW = EngineRow(
     layers=TRANSFORMERS,
     ranks=ZERO,
     precision=lambda run: PRECISIONS[run.precision],
+    runtimes=(CUDA, ROCM, XPU, GAUDI),
     interval="DeepSpeed",
 )

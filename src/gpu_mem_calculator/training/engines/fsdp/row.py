@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....run.cuda.runtimes import NOT_METAL
 from ....run.engine_row import SHARD_UNITS, TRANSFORMERS, EngineRow
 from ....run.run import DEFAULT_OPTIMIZER, Precision, Run
 from .options import OPTIONS, PRECISIONS, as_computed
@@ -33,5 +34,6 @@ ROW = EngineRow(
     ranks=SHARD_UNITS,
     precision=precision,
     as_computed=as_computed,
+    runtimes=NOT_METAL,
     interval="FSDP",
 )

@@ -24,9 +24,9 @@ from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.run import Precision, Run
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
+from ...step.between_steps import with_saving
 from ...step.block_events import BlockRun, block_runs
 from ...step.layer_groups import LayerGroups, layer_groups
-from ...step.saving import with_saving
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
 from .cache import MakeEntries

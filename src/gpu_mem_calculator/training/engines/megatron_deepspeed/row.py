@@ -22,5 +22,6 @@ ROW = EngineRow(
     layers=MEGATRON_2,
     ranks=ZERO,
     precision=MEGATRON.precision,
+    runtimes=MEGATRON.runtimes,
     interval="Megatron-DeepSpeed",
 )

@@ -19,7 +19,7 @@ from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
-from ...step.layer_sources import LayerSources
+from ...step.layer_walks import LayerSources
 from ...step.pipeline import PipelineStage
 from ..megatron_lm.options import setting as megatron_setting
 from ..megatron_lm.shards import local_vocab

@@ -16,7 +16,7 @@ from ....run.run import Run
 from ...step.activations import StageWalks
 from ...step.instants import Instants, StepInstant
 from ...step.layer_groups import LayerGroup
-from ...step.layer_sources import LayerSources
+from ...step.layer_walks import LayerSources
 from ...step.pipeline import PipelineStage
 from .model_inputs import model_input_entries
 from .options import setting as megatron_setting

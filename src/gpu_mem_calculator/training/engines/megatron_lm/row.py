@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ....run.cuda.runtimes import CUDA, ROCM
 from ....run.engine_row import MEGATRON_CORE, SHARD_STATES, EngineRow
 from ....run.run import Precision
 from .options import bits
 
+# Its kernels and Transformer Engine's are CUDA's, which HIP runs.
 ROW = EngineRow(
     title_of=lambda keys: ("Megatron-LM", "Megatron"),
     margin=0.020,
@@ -21,5 +23,6 @@ ROW = EngineRow(
         "are reduced under backward at any scale: with little work for each GPU, or on many "
         "nodes, a step may take longer"
     ),
+    runtimes=(CUDA, ROCM),
     interval="Megatron-LM",
 )

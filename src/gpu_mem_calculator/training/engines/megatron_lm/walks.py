@@ -19,7 +19,7 @@ from ...losses import DEFAULT, LOSSES, MEGATRON, kernel
 from ...step.activations import FREE_AT_ONCE, StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
-from ...step.layer_sources import LayerSources, layer_sources
+from ...step.layer_walks import LayerSources, layer_sources
 from ...step.pipeline import PipelineStage
 from .options import is_nanotron, shares_gradient
 from .options import setting as megatron_setting

@@ -17,13 +17,12 @@ from ...optimizers import OPTIMIZERS
 from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
+from ...step.between_steps import with_saving
 from ...step.block_events import block_runs
 from ...step.evaluation import with_evaluation
-from ...step.instants import step
+from ...step.instants import step, with_old_gradients
 from ...step.layer_groups import layer_groups
-from ...step.old_gradients import with_old_gradients
 from ...step.reference import BASE, COPY, reference_entries
-from ...step.saving import with_saving
 from ...step.weights import base_bytes, trained_bits, trained_total
 from ...step.workspaces import workspace_entries
 from .checks import problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....run.cuda.runtimes import EVERY
 from ....run.engine_row import REPLICATE, TRANSFORMERS, EngineRow
 from .options import PRECISIONS
 
@@ -12,5 +13,6 @@ ROW = EngineRow(
     layers=TRANSFORMERS,
     ranks=REPLICATE,
     precision=lambda run: PRECISIONS[run.precision],
+    runtimes=EVERY,
     interval="PyTorch",
 )

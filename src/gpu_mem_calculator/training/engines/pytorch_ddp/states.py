@@ -13,12 +13,10 @@ from ....ledger.source import code
 from ....run.run import Precision, Run
 from ...optimizers import OPTIMIZERS
 from ...step import states, weights
-from ...step.adapter_states import adapter_entries
 from ...step.instants import Instants
 from ...step.layer_groups import LayerGroups
-from ...step.pretrained import pretrained_events
-from ...step.quantization import loading_events
-from ...step.states import buffer_entry, parameter_entry, with_startup
+from ...step.loading import loading_events, pretrained_events
+from ...step.states import adapter_entries, buffer_entry, parameter_entry, with_startup
 from ...step.weights import trained_bits, trained_sizes
 from .startup import broadcast_entry, build_entries
 from .stream import gradient_buckets
