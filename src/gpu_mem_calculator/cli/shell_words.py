@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..estimates.calculator import Estimate
 from ..report.remedy_lines import Commands
 from ..runfile.keys.recipes import RECIPES, recipe_settings
-from ..runfile.hf_names import CHECKPOINTING
+from ..runfile.other_names import CHECKPOINTING
 from ..runfile.resolve.training_defaults import card_dtype
 from .training_options import FLAGS, POLICIES, REPLACED
 

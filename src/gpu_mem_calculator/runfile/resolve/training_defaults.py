@@ -11,7 +11,7 @@ from ...run.engine import Engine
 from ..config import GPUConfig, RunFile, TrainingConfig
 from ..text.errors import InputError
 from .hardware import Hardware, find_hardware
-from .rollout_choices import trained_tokens
+from .step_choices import trained_tokens
 
 LONGEST = 4096  # tokens of a sequence, at most; less where the model's limit is lower
 Chosen = tuple[int, tuple[str, ...]]  # a sequence, and what was assumed for it

@@ -7,11 +7,11 @@ from typing import Any
 
 from ...pytorch.modelling.huggingface.liger import KERNELS, LIGER
 from ...runfile.program import Program, Section, Setup, Translation
-from ...runfile.trainer_optimizers import optimizer_keys
 from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
 from ..trainer.loading import add_adapters, add_attention
+from ..trainer.optimizers import optimizer_keys
 from ..trainer.precision import dtype_word, precision_keys
 
 LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
