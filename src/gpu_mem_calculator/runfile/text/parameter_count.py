@@ -6,7 +6,7 @@ import re
 
 from .errors import InputError, quoted
 
-_SUFFIX = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 def parameter_count(text: int | float | str, where: str = "model.num_parameters") -> int:
@@ -17,7 +17,7 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
     if match is not None and not isinstance(text, bool):
         from decimal import Decimal
 
-        count = Decimal(match[1]) * _SUFFIX.get(match[2].upper(), 1)
+        count = Decimal(match[1]) * _SUFFIX[match[2].upper()]
         if 1 <= count <= 10**15:
             return int(count)
     raise InputError(

@@ -40,11 +40,13 @@ from ...run.served import (
     ServerMemory,
 )
 from ...run.weights.ggml_types import BLOCKS
+from ...run.weights.gguf_types import FILE_TYPES
 from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, cached_widths, layer_bytes, layer_rows, token_bytes
 from .checks import CHECKED, problems
 from .command import command
 from .layout import (
+    CACHE_TYPES,
     POOL_PAGE,
     TILE,
     DeviceBytes,
@@ -291,6 +293,11 @@ ENGINE = Engine(
     name="llamacpp",
     title=ROW.title,
     options=OPTIONS,
+    values={
+        "quantization": ("none", *map(str.lower, FILE_TYPES)),
+        "cache_type_k": CACHE_TYPES,
+        "cache_type_v": CACHE_TYPES,
+    },
     problems=problems,
     ledger=lambda run: serve(run).ledger,
     stage_layers=stage_layers,
