@@ -188,10 +188,7 @@ def _dtypes() -> EnginesOf:
 
 
 def _served_dtypes() -> EnginesOf:
-    path = "inference.dtype"
-    return _by_engine(
-        {name: [d for d in PRECISIONS if accepts(name, path, d)] for name in server_names()}
-    )
+    return _accepted("inference.dtype", PRECISIONS, server_names())
 
 
 def _optimizers() -> EnginesOf:
@@ -201,10 +198,12 @@ def _optimizers() -> EnginesOf:
 
 def _policies() -> EnginesOf:
     """The names of recompute policies, each with the engines that have it."""
-    path = "training.recompute"
-    return _by_engine(
-        {name: [one for one in NAMES if accepts(name, path, one)] for name in engine_names()}
-    )
+    return _accepted("training.recompute", NAMES, engine_names())
+
+
+def _accepted(path: str, values: Iterable[str], names: Iterable[str]) -> EnginesOf:
+    """The values of a key that some engines accept when they are tried."""
+    return _by_engine({name: [v for v in values if accepts(name, path, v)] for name in names})
 
 
 def _alloc_confs() -> EnginesOf:

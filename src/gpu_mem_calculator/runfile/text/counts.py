@@ -9,19 +9,11 @@ DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "b": 2**30, "g": 2**30}
 WRITTEN = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbg]?)\s*", re.IGNORECASE)
 # Keys that count tokens: their k is 1,024, as in the names of models (128k is 131,072).
-TOKENS = frozenset(
-    {
-        "model.max_seq_len",
-        "training.seq_len",
-        "inference.max_seq_len",
-        "inference.prompt_len",
-        "inference.new_tokens",
-        "inference.max_num_batched_tokens",
-        "inference.max_total_tokens",
-        "inference.max_input_tokens",
-        "inference.chunked_prefill_size",
-    }
-)
+TOKENS = {
+    *("model.max_seq_len", "training.seq_len", "inference.max_seq_len", "inference.prompt_len"),
+    *("inference.new_tokens", "inference.max_num_batched_tokens", "inference.max_total_tokens"),
+    *("inference.max_input_tokens", "inference.chunked_prefill_size"),
+}
 
 
 def whole_count(text: str, *, tokens: bool = False) -> int | None:

@@ -28,10 +28,11 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.engine import Engine
+from ...run.problems import Problem
 from ...run.run import Run
 from ...run.served import (
     ACTIVATION,
-    KEEPS_FEWER,
+    LAYERS_ON_CARD,
     NON_TORCH,
     POOL,
     WEIGHTS,
@@ -250,11 +251,13 @@ def process_bytes(run: Run) -> int:
 def _start_problem(needs: int, gpu: int, run: Run) -> str:
     """Which GPU is too small, and what llama.cpp then does by itself (--fit, Ollama's own rule)."""
     short = f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available"
-    if run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO:
-        short += f": llama.cpp {KEEPS_FEWER}, or a shorter context"
-    return (
+    lowers = run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO
+    if lowers:
+        short += ": llama.cpp keeps fewer layers on the card, or a shorter context"
+    return Problem(
         f"{short}. Use a smaller -c (Ollama: num_ctx), fewer layers (-ngl; num_gpu), a smaller "
-        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs."
+        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs.",
+        *([LAYERS_ON_CARD] if lowers else ()),
     )
 
 
