@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile import row_tables
+from gpu_mem_calculator.runfile import sections
 from gpu_mem_calculator.runfile.config import INNER, EngineConfig
 from gpu_mem_calculator.runfile.field_types import RowName
 from gpu_mem_calculator.runfile.inference_config import InferenceConfig
@@ -114,7 +114,7 @@ def test_a_set_of_values_is_a_table(path: str) -> None:
     """The table that a row or a type names exists; a type's table is not named twice."""
     metas = [meta for part in parts(KINDS[path]) for meta in getattr(part, "__metadata__", ())]
     named = [meta.table for meta in metas if isinstance(meta, RowName)]
-    assert set(named) <= set(row_tables.TABLES), f"add {named} to TABLES in runfile/row_tables.py"
+    assert set(named) <= set(sections.TABLES), f"add {named} to TABLES in runfile/sections.py"
     values = rows()[path].values
     if values == OF_SERVERS:
         key = path.removeprefix("inference.")

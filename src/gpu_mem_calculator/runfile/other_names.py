@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..ledger.quoting import quoted
@@ -51,6 +50,7 @@ VALUES: Mapping[str, Mapping[str, Settings]] = {
 def tables() -> Mapping[str, Mapping[str, Any]]:
     """The tables of other_names.toml, which is read when a name is met that is not ours."""
     import tomllib
+    from pathlib import Path
 
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = tomllib.loads(text)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 
@@ -15,6 +14,7 @@ from typing import Any
 def tables(module: str) -> Mapping[str, Any]:
     """The tables that `tables.toml` beside this file has for a module of the folder."""
     import tomllib
+    from pathlib import Path
 
     text = Path(__file__).with_name("tables.toml").read_text(encoding="utf-8")
     found: Mapping[str, Any] = tomllib.loads(text)[module]

@@ -25,7 +25,7 @@ from ..read import key_types, parse, parts, with_settings
 from ..resolve.recompute_policies import LEVELS, NAMES
 from ..resolve.resolve import resolve
 from ..resolve.resolve_inference import PRECISIONS
-from ..row_tables import row_names
+from ..sections import row_names
 from ..text.errors import InputError
 from .keys import rows
 
