@@ -7,12 +7,14 @@ import pytest
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.curve_files import cards, curve
 from gpu_mem_calculator.estimates.machine import LIKE, PCIE
+from gpu_mem_calculator.estimates.serving.roofline_stages import UNITS
 from gpu_mem_calculator.models.arch.adapters import (
     DEFAULT_TARGETS,
     LLAMA_TARGETS,
     linears,
     module_name,
 )
+from gpu_mem_calculator.run.weights.recipes import RECIPES
 from gpu_mem_calculator.runfile.config import LoraConfig, ModelConfig, TrainingConfig
 from gpu_mem_calculator.runfile.find_model.model_source import find_model
 from gpu_mem_calculator.runfile.resolve.resolve_training import find_adapter
@@ -61,3 +63,10 @@ def test_the_usual_targets_of_an_adapter_are_there_or_asked_for(name: str) -> No
         return
     with pytest.raises(InputError, match=r"target_modules|has no projection"):
         find_adapter(TrainingConfig(lora=LoraConfig()), arch)
+
+
+def test_a_weight_format_has_units_of_its_own_or_is_unpacked() -> None:
+    """What a card computes with: a new format is one or the other."""
+    unpacked = {"none", "int4", "awq", "gptq_int4", "gptq_int8", "nf4"}
+    missing = RECIPES.keys() - UNITS.keys() - unpacked
+    assert not missing, f"{missing}: add to UNITS of estimates/serving/roofline_stages.py, or here"
