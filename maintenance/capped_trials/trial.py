@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpu_mem_calculator.lab.jobs.megatron_defaults import with_script_defaults
 from gpu_mem_calculator.lab.measure.cases import (
     SURELY_FAILS,
     SURELY_WORKS,
@@ -20,7 +21,6 @@ from gpu_mem_calculator.lab.measure.cases import (
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
 from gpu_mem_calculator.lab.measure.runs_file import died_of_memory
 from gpu_mem_calculator.runfile.read import as_dict
-from gpu_mem_calculator.runfile.resolve.megatron_defaults import with_script_defaults
 
 from .caps import caps
 from .predict import Prediction

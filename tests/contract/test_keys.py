@@ -15,11 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile import row_tables
+from gpu_mem_calculator.runfile import sections
 from gpu_mem_calculator.runfile.config import INNER, EngineConfig
 from gpu_mem_calculator.runfile.field_types import RowName
 from gpu_mem_calculator.runfile.inference_config import InferenceConfig
-from gpu_mem_calculator.runfile.keys.allowed_values import TABLES, TINY
+from gpu_mem_calculator.runfile.keys.allowed_values import OF_SERVERS, TABLES, TINY
 from gpu_mem_calculator.runfile.keys.fields import fields
 from gpu_mem_calculator.runfile.keys.keys import KeyRow, defaults, rows, run_fields
 from gpu_mem_calculator.runfile.keys.schema import schema
@@ -114,8 +114,12 @@ def test_a_set_of_values_is_a_table(path: str) -> None:
     """The table that a row or a type names exists; a type's table is not named twice."""
     metas = [meta for part in parts(KINDS[path]) for meta in getattr(part, "__metadata__", ())]
     named = [meta.table for meta in metas if isinstance(meta, RowName)]
-    assert set(named) <= set(row_tables.TABLES), f"add {named} to TABLES in runfile/row_tables.py"
+    assert set(named) <= set(sections.TABLES), f"add {named} to TABLES in runfile/sections.py"
     values = rows()[path].values
+    if values == OF_SERVERS:
+        key = path.removeprefix("inference.")
+        assert any(key in one.values for one in servers().values()), f"no server names {key}"
+        return
     assert not values or values in TABLES, f"add {values!r} to TABLES in keys/allowed_values.py"
     assert not (values and named), f"the type of {path} names a table: remove `values` from {TOML}"
 

@@ -12,7 +12,7 @@ from gpu_mem_calculator.runfile.config import EngineConfig, ModelConfig, Trainin
 from gpu_mem_calculator.runfile.keys.keys import rows
 from gpu_mem_calculator.runfile.read import key_types, parts
 from gpu_mem_calculator.runfile.resolve.recompute_policies import FRAMEWORKS, NAMES
-from gpu_mem_calculator.runfile.row_tables import row_names
+from gpu_mem_calculator.runfile.sections import row_names
 from gpu_mem_calculator.training.engines import engine_names
 from tests.conftest import ROOT
 

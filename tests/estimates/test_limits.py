@@ -15,9 +15,9 @@ from gpu_mem_calculator.estimates.serving.speed import find_card_rates
 from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.hardware import find_hardware
+from gpu_mem_calculator.runfile.text.counts import parameter_count
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.runfile.text.files import MOST_BYTES, MOST_RUNS_BYTES, read_text
-from gpu_mem_calculator.runfile.text.parameter_count import parameter_count
 from gpu_mem_calculator.runfile.text.text_data import parse_text
 from gpu_mem_calculator.tools.read import read
 

@@ -14,12 +14,12 @@ from msgspec import Struct
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.runfile.config import (
     EngineConfig,
+    EvaluationConfig,
+    GenerationConfig,
     LoraConfig,
     ParallelismConfig,
     TrainingConfig,
 )
-from gpu_mem_calculator.runfile.evaluation_config import EvaluationConfig
-from gpu_mem_calculator.runfile.generation_config import GenerationConfig
 from gpu_mem_calculator.runfile.inference_config import InferenceConfig
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError

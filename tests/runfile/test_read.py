@@ -14,8 +14,8 @@ from gpu_mem_calculator.estimates.calculator import estimate
 from gpu_mem_calculator.runfile.config import LoraConfig
 from gpu_mem_calculator.runfile.keys.schema import schema
 from gpu_mem_calculator.runfile.read import run_file_problems, with_settings
+from gpu_mem_calculator.runfile.text.counts import parameter_count
 from gpu_mem_calculator.runfile.text.errors import InputError, nearest
-from gpu_mem_calculator.runfile.text.parameter_count import parameter_count
 from gpu_mem_calculator.tools.read import read
 from tests.conftest import ROOT, small_run
 

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.trainer_optimizers import (
-    OPTIMIZERS,
-    REFUSED_OPTIMIZERS,
-    optimizer_keys,
-)
+from gpu_mem_calculator.runfile.other_names import OPTIM
+from gpu_mem_calculator.tools.trainer.optimizers import REFUSED_OPTIMIZERS, optimizer_keys
 from gpu_mem_calculator.training.optimizers import OPTIMIZERS as ROWS
 
 
@@ -18,15 +15,12 @@ def test_every_name_of_transformers_is_in_one_of_the_tables() -> None:
     """The tables have all of OptimizerNames; the others are names that transformers dropped."""
     names = pytest.importorskip("transformers.training_args").OptimizerNames
     known = {one.value for one in names}
-    assert known <= OPTIMIZERS.keys() | REFUSED_OPTIMIZERS.keys()
-    assert (OPTIMIZERS.keys() | REFUSED_OPTIMIZERS.keys()) - known == {
-        "adamw_apex_fused",
-        "adamw_hf",
-    }
-    assert not OPTIMIZERS.keys() & REFUSED_OPTIMIZERS.keys()
+    assert known <= OPTIM.keys() | REFUSED_OPTIMIZERS.keys()
+    assert (OPTIM.keys() | REFUSED_OPTIMIZERS.keys()) - known == {"adamw_apex_fused", "adamw_hf"}
+    assert not OPTIM.keys() & REFUSED_OPTIMIZERS.keys()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIM)
 def test_only_8_bit_states_are_wide_for_embeddings(name: str) -> None:
     """trainer.py create_optimizer asks for it where optim_bits is 8."""
     keys = optimizer_keys(name, {})

@@ -12,7 +12,7 @@ TEXTS = ("name", "title", "vendor", "kind", "architecture", "compute_capability"
 SOURCES = ("source", "checked", "memory_bytes_source", "memory_bytes_reading")
 NUMBERS = (
     *("memory_gb", "memory_bytes", "driver_total_bytes", "bandwidth_gb_per_s"),
-    "multiprocessors",
+    *("multiprocessors", "domain_gpus"),
 )
 OTHERS = {"aliases": list, "tflops": dict, "memory_bytes_known": bool}
 KEYS = (*TEXTS, *SOURCES, *NUMBERS, *OTHERS)

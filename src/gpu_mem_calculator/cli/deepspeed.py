@@ -86,7 +86,7 @@ def table_rows(table: str) -> list[dict[str, str | float]]:
 
 def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
     """Parameters of the model and of its largest module."""
-    from ..runfile.text.parameter_count import parameter_count
+    from ..runfile.text.counts import parameter_count
 
     if args.num_parameters is None and args.model_path is None:
         raise InputError("give one of --num-parameters N and --model-path P")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..advice.planner.asking.ask import Progress, plan, with_files
 from ..report.terminal import takes_escapes
+from ..runfile.text.counts import parameter_count
 from ..runfile.text.errors import InputError, print_to_stderr
-from ..runfile.text.parameter_count import parameter_count
 from .export import add_export, check_export, write_export
 from .output import screen_width, show, write
 from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole

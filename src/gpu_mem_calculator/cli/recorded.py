@@ -6,9 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from ..runfile.record_file import load_record
 from ..runfile.text.errors import InputError
 from ..runfile.text.files import write_file
+from ..runfile.text.text_data import load_record
 from .function import add_function, function_values, function_words
 from .parser import Parser
 from .run_source import RunSource, run_source, run_words

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from ..estimates.calculator import Estimate
 from ..report.remedy_lines import Commands
-from ..runfile.hf_names import CHECKPOINTING
 from ..runfile.keys.recipes import RECIPES, recipe_settings
+from ..runfile.other_names import CHECKPOINTING
 from ..runfile.resolve.training_defaults import card_dtype
 from .training_options import FLAGS, POLICIES, REPLACED
 
@@ -111,7 +111,7 @@ def _recipe(changes: Mapping[str, str], estimate: Estimate) -> str:
     if RANK not in changes:
         return ""
     engine = changes.get(ENGINE, estimate.resolved.engine.name)
-    for name in ("qlora", "lora"):
+    for name in () if estimate.serves else ("qlora", "lora"):
         keys = recipe_settings(name, None, engine, card_dtype(estimate.resolved.hardware))
         wanted = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in keys.items()}
         if all(changes.get(key) == value for key, value in wanted.items() if key != RANK):

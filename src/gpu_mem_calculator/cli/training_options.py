@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..runfile.config import TrainingConfig
-from ..runfile.hf_names import CHECKPOINTING
 from ..runfile.keys.recipes import RECIPES, recipe_settings, recipe_words
+from ..runfile.other_names import CHECKPOINTING
 from ..runfile.read import allowed_words, key_types, with_settings
 from ..runfile.resolve.recompute_policies import LEVELS, NAMES
 from ..runfile.resolve.training_defaults import named_dtype

@@ -16,23 +16,16 @@ from ..timing.curves.machine import AttentionKernel, Link, Machine, MatmulCurve
 from ..timing.curves.matmul import BYTES
 
 MICRO = 1e-6
-# GPUs of one NVLink domain, where it is larger than a node. GB200 and GB300 NVL72 data sheets.
-DOMAINS = {"gb200-186gb": 72, "gb300-288gb": 72}
-# Between nodes, where a run file names no interconnect: what DGX systems of that NVLink have, a
-# port for each GPU (DGX-2, A100, H100 and B200 data sheets).
-NETWORKS = {
-    "nvlink2": "infiniband-edr",
-    "nvlink3": "infiniband-hdr",
-    "nvlink4": "infiniband-ndr",
-    "nvlink5": "infiniband-ndr",
-}
-OTHER_NETWORK = "infiniband-hdr"
 # Part of the network's line rate that large collectives reach: 0.78 to 0.86 with 16 H20 on two
 # nodes (NVIDIA/nccl issue 1244), 0.85 with 24 A100 on three (NVIDIA/nccl-tests issue 119), 0.92 to
 # 0.96 of a port as NVIDIA expects it (nccl-tests issue 290), 0.50 with 256 H100 on their first
 # all-gather (nccl issue 1218).
 NETWORK_SHARE = 0.8
-LIKE = {"fp16": "bf16", "fp8_block": "fp8"}  # another name of the same peak
+PCIE = "pcie5-x16"  # of a card that no link joins to others, which a run has one of
+# The dtype whose peak and whose curve one has that has none of its own. Two are other names of the
+# same peak; the curves of the others are scaled.
+LIKE = {**dict.fromkeys(("fp16", "fp32", "tf32", "fp8", "nvfp4"), "bf16"), "fp8_block": "fp8"}
+SAME = ("fp16", "fp8_block")
 
 
 def machine_of(hardware: Hardware, interconnect: str | None = None) -> Machine:
@@ -60,7 +53,7 @@ def _machine(
     if name != row["name"]:
         rule = "scaled by peak FLOP/s, memory bandwidth and link"
         assumed = (f"the speed of {title} is that of {other['title']}, {rule}", *assumed)
-    domain = max(gpus_per_node, DOMAINS.get(row["name"], 1))
+    domain = max(gpus_per_node, row.get("domain_gpus", 1))
     return Machine(
         card=title,
         capability=row.get("compute_capability", ""),
@@ -75,7 +68,7 @@ def _machine(
         matmul=MatmulCurves(files["matmul"], row, other),
         attention=_attention(files["attention"], row, other),
         attention_kernels=_attention_kernels(row.get("compute_capability", "")),
-        collectives=_collectives(files["collectives"], domain, near, _own_link(_row(wired))),
+        collectives=_collectives(files["collectives"], domain, near, own_link(_row(wired))),
         sources=tuple(file["source"] for file in files.values()),
         assumed=assumed,
     )
@@ -98,7 +91,7 @@ def _nearest(row: catalog.Row) -> str:
 
 def _is_fast(row: catalog.Row) -> bool:
     """Whether a card has a link of its own to the others, beyond PCI Express and networks."""
-    return _is_fast_link(_own_link(row))
+    return _is_fast_link(own_link(row))
 
 
 def _is_fast_link(link: catalog.Row) -> bool:
@@ -114,12 +107,12 @@ def _wired(name: str, link: catalog.Row) -> str:
     fast = _is_fast_link(link)
 
     def distance(other: str) -> tuple[bool, int, float]:
-        own = _own_link(_row(other))
+        own = own_link(_row(other))
         ranks, _ = curve("collectives", other)["axes"].values()
         ratio = link["bandwidth_gb_per_s"] / own["bandwidth_gb_per_s"]
         return _is_fast(_row(other)) != fast, -len(ranks), max(ratio, 1 / ratio)
 
-    if fast and _own_link(_row(name))["name"] == link["name"]:
+    if fast and own_link(_row(name))["name"] == link["name"]:
         return name
     return min(cards("collectives"), key=distance)
 
@@ -133,9 +126,9 @@ def _peaks(row: catalog.Row) -> dict[str, float]:
     peaks = {name: 1e12 * rate for name, rate in row["tflops"].items()}
     # Cards before bf16 compute in fp16, or in fp32.
     slow = peaks.get("fp16") or peaks.get("fp32") or peaks["bf16"]
-    for name in ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "nvfp4"):
-        like = {"tf32": "fp32", "fp8_block": "fp8"}.get(name, "bf16")
-        peaks.setdefault(name, peaks.get(like, slow))
+    peaks.setdefault("bf16", slow)
+    for name, like in {**LIKE, "tf32": "fp32"}.items():
+        peaks.setdefault(name, peaks[like])
     return peaks
 
 
@@ -148,21 +141,21 @@ def _links(
     row: catalog.Row, interconnect: str | None
 ) -> tuple[catalog.Row, catalog.Row, tuple[str, ...]]:
     """The link of a card within a node, the network between nodes, and what was assumed."""
-    own = _own_link(row)
+    own = own_link(row)
     named = catalog.find("links", interconnect) if interconnect else None
     if named is not None and named["scope"] == "gpu":
         own, named = named, None
     assumed: tuple[str, ...] = ()
     if named is None:
-        named = catalog.find("links", NETWORKS.get(row.get("link", ""), OTHER_NETWORK))
+        named = catalog.find("links", own_link(row)["network"])
         assumed = (f"the network between nodes is {named['title']}",) if named else ()
     assert named is not None
     return own, named, assumed
 
 
-def _own_link(row: catalog.Row) -> catalog.Row:
+def own_link(row: catalog.Row) -> catalog.Row:
     """The link that a card has to the others of its node."""
-    found = catalog.find("links", row.get("link") or "pcie5-x16")
+    found = catalog.find("links", row.get("link") or PCIE)
     assert found is not None
     return found
 
@@ -198,9 +191,9 @@ class MatmulCurves(dict[str, MatmulCurve]):
     def _grid(self, dtype: str) -> Grid:
         one = self._file["curves"].get(dtype)
         if one is None:
-            known = LIKE.get(dtype, "bf16")
+            known = LIKE[dtype]
             grid = self[known].grid
-            same = _peaks(self._row)[dtype] == _peaks(self._row)[known] and dtype in LIKE
+            same = _peaks(self._row)[dtype] == _peaks(self._row)[known] and dtype in SAME
             return grid if same else _scaled(grid, (self._row, dtype), (self._row, known))
         grid = Grid(self._axes, [MICRO * value for value in one["values"]])
         if self._row["name"] == self._other["name"]:

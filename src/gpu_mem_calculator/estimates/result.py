@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ..ledger.units import GIB, gib
 from ..run.limits import BoundedLimit
@@ -16,6 +17,8 @@ from ..runfile.inference_config import ServingResult
 from .fit_verdict import FITS, SHORT, UNSURE
 from .verdict_words import total_bytes
 
+# Of a breakdown, in its order.
+PARTS = ("parameters", "gradients", "optimizer states", "activations", "overhead")
 WIDTH = 240  # pixels of the bar
 COLOURS = {FITS: "#2e7d32", SHORT: "#c62828", UNSURE: "#b26a00"}  # of the bar
 
@@ -35,14 +38,8 @@ def part_rows(result: MemoryResult) -> list[tuple[str, int]]:
             ("KV cache", serving.kv_pool_bytes),
             ("activations", serving.activation_bytes),
         ]
-    parts = result.breakdown
-    return [
-        ("parameters", round(parts.model_params_gb * GIB)),
-        ("gradients", round(parts.gradients_gb * GIB)),
-        ("optimizer states", round(parts.optimizer_states_gb * GIB)),
-        ("activations", round(parts.activations_gb * GIB)),
-        ("overhead", round(parts.overhead_gb * GIB)),
-    ]
+    sizes = astuple(result.breakdown)
+    return [(name, round(size * GIB)) for name, size in zip(PARTS, sizes, strict=True)]
 
 
 def _more(result: MemoryResult) -> Iterator[str]:
@@ -97,13 +94,8 @@ class MemoryBreakdown(Struct, frozen=True, kw_only=True):
     @property
     def total_memory_gb(self) -> float:
         """The sum of the parts."""
-        return (
-            self.model_params_gb
-            + self.gradients_gb
-            + self.optimizer_states_gb
-            + self.activations_gb
-            + self.overhead_gb
-        )
+        total: float = sum(astuple(self))
+        return total
 
 
 class StageResult(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -36,6 +36,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `alone_title`: its title on one GPU, where that is another.
     - `options`: each option's default at the version that is modelled; others are refused.
     - `fixed`: options of which only the default value is modelled.
+    - `values`: of options that take a name, those it has.
     - `generations`: for each generation of the framework that has ended, its newest version.
     - `axes`: mesh axes that it can shard along, besides dp.
     - `side_streams`: whether it creates CUDA streams.
@@ -59,6 +60,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     alone_title: str = ""
     options: Mapping[str, Any] = {}
     fixed: tuple[str, ...] = ()
+    values: Mapping[str, Collection[str]] = {}
     generations: Mapping[str, str] = {}
     axes: frozenset[str] = frozenset()
     side_streams: Callable[[Run], bool] = no_side_streams

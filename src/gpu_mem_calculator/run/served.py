@@ -42,8 +42,9 @@ def server_options(unset: str, **own: Any) -> dict[str, Any]:
     return COMMON_OPTIONS | dict.fromkeys(unset.split()) | own
 
 
-# In a problem of a server that lowers what it was asked for until it fits, and starts.
-KEEPS_FEWER = "keeps fewer layers on the card"
+# The key of a problem (run/problems.py) of a server that lowers it by itself until it fits, and
+# starts.
+LAYERS_ON_CARD = "inference.n_gpu_layers"
 
 
 class ServerItem(Struct, frozen=True):

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from ..run.limits import Limit
-from .evaluation_config import EvaluationConfig as EvaluationConfig
 from .field_types import (
     Card,
     Compile,
@@ -28,10 +27,10 @@ from .field_types import (
     Rate,
     Reference,
     Revision,
+    Share,
     Size,
     Text,
 )
-from .generation_config import GenerationConfig as GenerationConfig
 from .inference_config import InferenceConfig as InferenceConfig
 from .program import Program, Translation
 
@@ -76,6 +75,36 @@ class LoraConfig(Struct, kw_only=True, omit_defaults=True):
     dora: Flag = False
     adapter_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     initial_dtype: Literal["fp32", "bf16", "fp16"] | None = None
+
+
+class GenerationConfig(Struct, kw_only=True, omit_defaults=True):
+    """Completions that the policy generates before a step, as in GRPO and RLOO, and is then trained
+    on.
+    """
+
+    prompt: Count | None = None
+    new_tokens: Count | None = None
+    sequences: Count | None = None
+    engine: Literal["transformers", "vllm", "elsewhere"] = "transformers"
+    cache_implementation: Literal["dynamic", "static"] = "dynamic"
+    temperature: Positive = 1.0
+    top_k: Size = 0
+    top_p: Share = 1.0
+    old_logprobs: Flag = False
+    gpu_memory_utilization: Share | None = None
+    sleep_level: Literal[0, 1, 2] = 0
+    tensor_parallel_size: Count | None = None
+    max_model_len: Count | None = None
+
+
+class EvaluationConfig(Struct, kw_only=True, omit_defaults=True):
+    """An evaluation between steps, with the defaults of transformers' Trainer."""
+
+    batch_size: Count = 8
+    seq_len: Count | None = None
+    batches: Count = 1
+    keep_logits: Flag = False
+    accumulation_steps: Count | None = None
 
 
 class TrainingConfig(Struct, kw_only=True, omit_defaults=True):

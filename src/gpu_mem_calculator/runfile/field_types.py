@@ -8,7 +8,7 @@ from ..models.families.config import MOST_LAYERS
 
 
 class RowName(Struct, frozen=True):
-    """In a key's type: its values are the names of the rows of a table (see `row_tables`)."""
+    """In a key's type: its values are the names of the rows of a table (see `sections`)."""
 
     table: str
 

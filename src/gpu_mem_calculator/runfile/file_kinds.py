@@ -6,33 +6,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .hf_names import translated, translated_value
+from .other_names import tables, translated, translated_value
 from .sections import SECTIONS
 from .text.errors import InputError
 
 MODEL_KEYS = ("model_type", "architectures")  # of a config.json
 TOOL_KEYS = ("base_model",)  # of files that may have a model_type, too: Axolotl's
-# Programs, and keys of which one is enough to recognise their files; the first match counts.
-PROGRAMS: Mapping[str, tuple[str, ...]] = {
-    "a PEFT adapter's configuration": ("peft_type",),
-    "accelerate's configuration": ("compute_environment", "distributed_type"),
-    "an Axolotl configuration": ("base_model",),
-    "a LLaMA-Factory configuration": ("finetuning_type", "cutoff_len"),
-    "a torchtune configuration": ("tokenizer", "checkpointer"),
-    "a configuration of TRL or of the transformers Trainer": (
-        *("model_name_or_path", "per_device_train_batch_size", "gradient_checkpointing"),
-        *("output_dir", "num_train_epochs", "max_seq_length"),
-    ),
-    "an index of safetensors files": ("weight_map",),
-    "a tokenizer's configuration": ("tokenizer_class", "added_tokens_decoder"),
-}
-# accelerate's distributed_type, and the engine.
-ENGINES = {
-    "FSDP": "fsdp",
-    "DEEPSPEED": "deepspeed",
-    "MULTI_GPU": "pytorch_ddp",
-    "MEGATRON_LM": "megatron_lm",
-}
+BESIDE = {"program", "limits"}  # what a run file has beside its sections
 SAME_NAMES = ("gradient_accumulation_steps", "optimizer")  # names of `training`, too
 MODEL = "model.name"
 MODEL_NAMES = ("base_model_name_or_path", "_name_or_path")
@@ -75,7 +55,9 @@ def _program(data: Any) -> str:
     if not isinstance(data, Mapping) or data.get("zero_optimization") is not None:
         return ""
     own = data.keys() & SECTIONS.keys()
-    for title, keys in PROGRAMS.items():
+    if not data.keys() - own - BESIDE:
+        return ""
+    for title, keys in tables()["programs"].items():
         if any(key in data for key in keys) and (not own or "tokenizer" in keys):
             return title
     return ""
@@ -95,9 +77,9 @@ def _words(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _settings(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Our keys for the keys of another program that have one."""
-    engine = ENGINES.get(str(data.get("distributed_type")))
-    if engine is not None:
-        yield "engine.type", engine
+    engines, kind = tables()["distributed_types"], str(data.get("distributed_type"))
+    if kind in engines:
+        yield "engine.type", engines[kind]
     for name, value in data.items():
         if name in SAME_NAMES and isinstance(value, int | str):
             found: Any = translated_value(f"training.{name}", value)

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from .config import INNER
-from .hf_names import DEFAULTS, DTYPE, Settings, translated, translated_value
+from .other_names import DTYPE, Settings, default_settings, translated, translated_value
 from .sections import SECTIONS, key_types, parts
 from .text.counts import as_count
 from .text.errors import InputError, quoted
@@ -125,9 +125,9 @@ def _counted_value(path: str, value: Any) -> Any:
 
 def _add_defaults(data: dict[str, Any], path: str, value: Any) -> None:
     """Add what a name says where no other key of the run does."""
-    if not isinstance(value, bool):
+    if not isinstance(value, bool) or is_own(path):
         return
-    for key, wanted in DEFAULTS.get((path.rpartition(".")[2], value), {}).items():
+    for key, wanted in default_settings(path.rpartition(".")[2], value).items():
         precise = key == DTYPE and _get(data, PRECISION) is not None
         if _get(data, key) is None and not precise:
             _put(data, key, wanted)

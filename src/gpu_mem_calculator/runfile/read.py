@@ -19,10 +19,10 @@ from .config import INNER, RunFile
 from .file_kinds import as_run_file
 from .own_names import own_names, with_setting
 from .program import Program, Translation
-from .row_tables import row_names
 from .sections import SECTIONS as SECTIONS
 from .sections import key_types as key_types
 from .sections import parts as parts
+from .sections import row_names
 from .text.errors import InputError, first_problems, nearest, quoted
 from .text.text_data import load_text
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator.catalog.hub import bounds, sources
 from gpu_mem_calculator.catalog.hub.access import Access, allow
 from gpu_mem_calculator.catalog.hub.bounds import HubError
-from gpu_mem_calculator.catalog.hub.names import is_hub_name
+from gpu_mem_calculator.catalog.hub.names import hub_name
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint
 from tests.catalog.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, hub, online, why
 from tests.catalog.hub.servers import Asked
@@ -117,14 +117,14 @@ def test_a_service_says_nothing_of_the_hubs_whereabouts(
 )
 def test_names_that_lead_elsewhere_are_not_the_hubs(name: str) -> None:
     """Nothing that climbs, and no sign that an address has a meaning for."""
-    assert not is_hub_name(name)
+    assert not hub_name(name)
 
 
 def test_a_service_looks_up_models_and_no_files_in_them() -> None:
     """owner/model, and that is all."""
     allow(LOCAL)
-    assert is_hub_name("owner/model")
-    assert not is_hub_name("owner/model/file.gguf")
+    assert hub_name("owner/model")
+    assert not hub_name("owner/model/file.gguf")
 
 
 @pytest.mark.parametrize(

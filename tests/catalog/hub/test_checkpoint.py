@@ -15,7 +15,7 @@ import pytest
 
 from gpu_mem_calculator.catalog.hub.bounds import HubError
 from gpu_mem_calculator.catalog.hub.checkpoint import gguf, safetensors
-from gpu_mem_calculator.catalog.hub.names import is_hub_name
+from gpu_mem_calculator.catalog.hub.names import hub_name
 from gpu_mem_calculator.catalog.hub.reader import file_reader
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint, local
 from gpu_mem_calculator.runfile.config import ModelConfig
@@ -268,6 +268,6 @@ def test_offline_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_which_names_are_the_hubs() -> None:
     """Two parts, or a GGUF file below them."""
-    assert is_hub_name("meta-llama/Llama-3.1-8B")
-    assert is_hub_name("bartowski/Llama-GGUF/Llama-Q4_K_M.gguf")
-    assert not any(map(is_hub_name, ("llama", "/a/b", "./a", "a/b/c", "s3://b/c")))
+    assert hub_name("meta-llama/Llama-3.1-8B")
+    assert hub_name("bartowski/Llama-GGUF/Llama-Q4_K_M.gguf")
+    assert not any(map(hub_name, ("llama", "/a/b", "./a", "a/b/c", "s3://b/c")))

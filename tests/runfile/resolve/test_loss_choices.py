@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.runfile.resolve.loss_choices import _like_llama
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
+from gpu_mem_calculator.training.rules import _like_llama
 from tests.conftest import SMALL_LLAMA, small_run
 
 BASE = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")

@@ -20,6 +20,7 @@ from ...run.recompute import FULL, NONE, SELECTIVE
 from ...run.rollout import TRANSFORMERS, VLLM
 from ...run.run import Run
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
+from ...runfile.resolve.resolve_training import AXES
 from ...runfile.resolve.training_defaults import card_dtype
 from ...training.engines import SHARDING, engine, engine_knobs, engine_row, offers
 from ...training.knob import MOVES, MOVES_ALL, ON_SEVERAL, POLICY, RECOMPUTES, SHARDS, Saving
@@ -204,27 +205,18 @@ def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
     run, axes = estimate.resolved.run, estimate.resolved.engine.axes
     if run.mesh.dp % 2:
         return
-    half = f"parallelism.data_parallel_size={run.mesh.dp // 2}"
     if "tp" in axes and run.mesh.tp * 2 <= run.gpus_per_node:
-        size = run.mesh.tp * 2
-        yield Candidate(
-            f"tp {size}",
-            (
-                f"parallelism.tensor_parallel_size={size}",
-                half,
-                "parallelism.sequence_parallel=true",
-            ),
-            "more communication",
-            2,
-        )
+        sequence = "parallelism.sequence_parallel=true"
+        yield _twice_as_wide(run, "tp", "more communication", sequence)
     if "pp" in axes:
-        size = run.mesh.pp * 2
-        yield Candidate(
-            f"pp {size}",
-            (f"parallelism.pipeline_parallel_size={size}", half),
-            "a longer pipeline",
-            2,
-        )
+        yield _twice_as_wide(run, "pp", "a longer pipeline")
+
+
+def _twice_as_wide(run: Run, axis: str, cost: str, *more: str) -> Candidate:
+    """Twice the ranks of an axis, with half the data-parallel ones."""
+    size, half = 2 * getattr(run.mesh, axis), run.mesh.dp // 2
+    sizes = (f"parallelism.{AXES[axis]}={size}", f"parallelism.data_parallel_size={half}")
+    return Candidate(f"{axis} {size}", (*sizes, *more), cost, 2)
 
 
 def further_savings(estimate: Estimate) -> Iterator[Candidate]:
@@ -233,16 +225,7 @@ def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     if framework.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
         yield from offered(estimate, ON_SEVERAL)
     if "cp" in framework.axes and run.mesh.dp % 2 == 0:
-        size = run.mesh.cp * 2
-        yield Candidate(
-            f"cp {size}",
-            (
-                f"parallelism.context_parallel_size={size}",
-                f"parallelism.data_parallel_size={run.mesh.dp // 2}",
-            ),
-            "shards sequences across GPUs; more communication",
-            2,
-        )
+        yield _twice_as_wide(run, "cp", "shards sequences across GPUs; more communication")
     if run.attention == "eager" and framework.transformers:
         yield Candidate("SDPA", ("training.attention=sdpa",))
     if not estimate.serves:

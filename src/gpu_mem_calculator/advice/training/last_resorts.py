@@ -208,11 +208,8 @@ def _shorter(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
     longest = None if estimate.resolved.run.record else longest_sequence(estimate)
     for eighths in (8, 7, 6, 5):
         tokens = (longest or 0) * eighths // 8 // STEP * STEP
-        if tokens:
-            shorter = shorter_sequence(estimate, tokens)
-            changed = changed_estimate(estimate, shorter.settings)
-            if changed is not None and _fits(changed):
-                return shorter, changed
+        if tokens and (found := _if_it_fits(estimate, shorter_sequence(estimate, tokens))):
+            return found
     return None
 
 
@@ -242,9 +239,14 @@ def _larger_card(estimate: Estimate) -> tuple[Candidate, Estimate] | None:
     hardware = estimate.resolved.hardware
     least = max(hardware.memory_bytes, LARGER * estimate.result.total_memory_per_gpu_gb * GIB)
     for row in sorted(_cards(), key=lambda row: int(row["memory_bytes"])):
-        if row["memory_bytes"] > least:
-            card = _on_card(estimate, row)
-            changed = changed_estimate(estimate, card.settings)
-            if changed is not None and _fits(changed):
-                return card, changed
+        if row["memory_bytes"] > least and (
+            found := _if_it_fits(estimate, _on_card(estimate, row))
+        ):
+            return found
     return None
+
+
+def _if_it_fits(estimate: Estimate, change: Candidate) -> tuple[Candidate, Estimate] | None:
+    """A change and the run with it, where that fits by the ledger."""
+    changed = changed_estimate(estimate, change.settings)
+    return (change, changed) if changed is not None and _fits(changed) else None

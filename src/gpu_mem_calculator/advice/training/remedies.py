@@ -48,6 +48,11 @@ class Remedy(Struct, frozen=True, kw_only=True):
     certain: bool = True
 
 
+def _adapts(remedy: Remedy) -> bool:
+    """Whether one of a remedy's changes trains an adapter in the place of the model."""
+    return ADAPTER in remedy.cost.split("; ")
+
+
 class SingleChange(Struct, frozen=True):
     """A change, and what the run with it takes in each phase by the ledger, in bytes."""
 
@@ -75,7 +80,7 @@ def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> l
         search.extend((*others, *wider_runs(search.estimate)))
     if len(search.found) < most and longest is not None:
         search.try_set((shorter_sequence(search.estimate, longest),))
-    if not any(ADAPTER not in remedy.cost for remedy in search.found):
+    if all(map(_adapts, search.found)):
         changes = last_resort(search.estimate)
         search.found += [search.remedy(changes)] if changes else []
     return search.found
@@ -159,7 +164,7 @@ class RemedySearch:
         settings = {setting for one in changes for setting in one.settings}
         adapter = any(one.cost == ADAPTER for one in changes)
         return any(
-            settings.issuperset(remedy.settings) or (adapter and ADAPTER in remedy.cost)
+            settings.issuperset(remedy.settings) or (adapter and _adapts(remedy))
             for remedy in self.found
         )
 

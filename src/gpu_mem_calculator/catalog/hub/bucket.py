@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.extras import install
+from . import tables
 from .bounds import Allowance, HubError, MissingFileError, printable_address
 from .reader import MOST_JSON, Read
 
@@ -41,23 +42,8 @@ REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 VISIBLE = re.compile(r"[\x21-\x7e]*")  # what keys, regions and addresses consist of
 CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # what no HTTP header may have
 PANIC = "PanicException"  # of obstore's Rust code: a BaseException, and not importable
-# S3's error codes (API Reference, "List of error codes") in words.
-ABSENT = "there is no such object"
-REGION = "the bucket is in another region; set AWS_REGION"
-WORDS = {
-    "NoSuchKey": ABSENT,
-    "NoSuchBucket": "there is no such bucket",
-    "InvalidBucketName": "that is not a bucket's name",
-    "InvalidAccessKeyId": f"the key of {ID} is not known there; check it",
-    "SignatureDoesNotMatch": f"the secret of {SECRET} is not that key's; check it",
-    "InvalidToken": "the token of AWS_SESSION_TOKEN is not good; take a new one",
-    "ExpiredToken": "the token of AWS_SESSION_TOKEN is no longer good; take a new one",
-    "RequestTimeTooSkewed": "this machine's clock is off; set it",
-    "PermanentRedirect": REGION,
-    "AuthorizationHeaderMalformed": REGION,
-    "IllegalLocationConstraintException": REGION,
-    "SlowDown": "too many requests to the storage; try again later",
-}
+WORDS: Mapping[str, str] = tables("bucket")["words"]
+ABSENT, REGION = WORDS["NoSuchKey"], WORDS["PermanentRedirect"]
 DENIED = "it is not there, or the keys may not read it"
 NO_KEYS = f"it is not open to all, and there are no keys; set {ID} and {SECRET}"
 

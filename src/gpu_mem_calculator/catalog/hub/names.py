@@ -56,11 +56,6 @@ def hub_name(name: str) -> HubName | None:
     return HubName(match[1], match[2] or "", revision or MAIN)
 
 
-def is_hub_name(name: str) -> bool:
-    """Whether a name could be a model's on the hub."""
-    return hub_name(name) is not None
-
-
 def is_address(name: str) -> bool:
     """Whether a name is an address or a bucket, and those may be read."""
     return access().addresses and name.lower().startswith(SCHEMES)

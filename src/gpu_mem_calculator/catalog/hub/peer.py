@@ -127,16 +127,12 @@ class _CheckedConnection(HTTPConnection):
         self.sock = connect_to(self.host, self.port, self.timeout, self.route)
 
 
-class _CheckedTlsConnection(HTTPSConnection):
+class _CheckedTlsConnection(_CheckedConnection, HTTPSConnection):
     """The same over TLS; the certificate must be for the host's name."""
 
-    def __init__(self, *args: Any, route: RequestRoute, **rest: Any) -> None:
-        super().__init__(*args, **rest)
-        self.route = route
-
     def connect(self) -> None:
-        connection = connect_to(self.host, self.port, self.timeout, self.route)
-        self.sock = _context().wrap_socket(connection, server_hostname=self.host)
+        super().connect()
+        self.sock = _context().wrap_socket(self.sock, server_hostname=self.host)
 
 
 class RoutedRequest(Request):

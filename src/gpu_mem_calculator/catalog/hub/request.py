@@ -15,6 +15,7 @@ import re
 import socket
 import ssl
 import string
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from functools import cache
 from http.client import HTTPException
@@ -23,6 +24,7 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, getproxies
 
+from . import tables
 from .access import access, endpoint
 from .bounds import (
     NO_LOGIN,
@@ -37,30 +39,9 @@ from .peer import CheckedHandler, CheckedTlsHandler, RequestRoute, RoutedRequest
 
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 MOST_WAIT = 30.0  # the longest wait in seconds that a server may ask for
-# Refusals of the hub: the sentence without a token, and with one.
-HUBS: dict[str, tuple[str, str]] = {
-    "GatedRepo": (
-        "it is gated: accept its terms on its page, and set HF_TOKEN to a token of that account",
-        "it is gated, and the account of {} has no access: accept its terms on its page",
-    ),
-    "RepoNotFound": (
-        "there is no such model, or it is private: check the name, or set HF_TOKEN",
-        "there is no such model, or the account of {} may not read it: check the name",
-    ),
-    "RevisionNotFound": ("it has no such branch, tag or commit",) * 2,
-    "DisabledRepo": ("the hub has closed it to everybody",) * 2,
-    "401": (
-        "it needs a token: set HF_TOKEN",
-        "the hub does not take the token of {}: it is wrong or no longer good; make a new one",
-    ),
-    "403": ("it is not open to all: set HF_TOKEN", "the account of {} may not read it"),
-}
-OTHERS = {
-    401: "it wants a login",
-    403: "it is not open to all",
-    404: "there is no such file",
-    410: "it is gone",
-}
+# Refusals of the hub: the sentence without a token, and with one; those of other servers.
+HUBS: Mapping[str, tuple[str, str]] = tables("request")["hubs"]
+OTHERS: Mapping[str, str] = tables("request")["others"]
 HIDDEN = "it is not there, or not open to this service"  # a service's user has no token to set
 BY_HAND = "download its config.json and give the path"
 
@@ -86,7 +67,7 @@ def refusal(answer: Any, address: str, where: str) -> HubError:
 
 def _plain(status: int, where: str, hint: str) -> HubError:
     kind = MissingFileError if status in (404, 410) else HubError
-    return kind(f"{where}: {OTHERS.get(status, f'HTTP {status}')}{hint}")
+    return kind(f"{where}: {OTHERS.get(str(status), f'HTTP {status}')}{hint}")
 
 
 def _temporary(answer: Any, status: int, where: str) -> HubError:

@@ -4,12 +4,15 @@ The numbers are those of pp1230/LLMGPUMemEstimator at c96c73f, to the last bit. 
 estimate of a real run use `gpu_mem_calculator.estimate`.
 """
 
+from dataclasses import dataclass
+
 from ...ledger.units import GIB
 from .formulas import PARAMETER_BYTES, zero_bytes_per_parameter
 
 __all__ = ["Estimator"]
 
 
+@dataclass(eq=False, repr=False)
 class Estimator:
     """Memory of a dense transformer in GiB, from its sizes alone.
 
@@ -19,29 +22,16 @@ class Estimator:
     Adam is assumed, and the first pipeline stage holds as many layers' activations as one GPU.
     """
 
-    def __init__(
-        self,
-        model_params: float = 7e9,
-        optimizer: str = "adam",
-        a: int = 32,
-        p: int = 1,
-        b: int = 1,
-        s: int = 512,
-        h: int = 4096,
-        t: int = 1,
-        v: int = 32000,
-        L: int = 32,  # noqa: N803  (the paper's name)
-    ) -> None:
-        self.model_params = model_params
-        self.optimizer = optimizer
-        self.a = a
-        self.p = p
-        self.b = b
-        self.s = s
-        self.h = h
-        self.t = t
-        self.v = v
-        self.L = L
+    model_params: float = 7e9
+    optimizer: str = "adam"
+    a: int = 32
+    p: int = 1
+    b: int = 1
+    s: int = 512
+    h: int = 4096
+    t: int = 1
+    v: int = 32000
+    L: int = 32  # (the paper's name)
 
     def estimate_gpu_memory_training(
         self, *, b: int | None = None, s: int | None = None, stage: int = 0, gpu_num: int = 1

@@ -23,7 +23,8 @@ from ...training.generation.kv_cache import RowBytes, cached_states, unscaled_ro
 # Formats with their own tensor-core units; weights in other formats are unpacked to 16 bits.
 UNITS = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp8"}
 CACHE_BITS = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
-CACHE_TYPES = {"bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
+# llama.cpp's types, of the dtypes that it stores a cache in; "auto" is its default.
+CACHE_TYPES = {"auto": "F16", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
 
 
 def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
@@ -152,13 +153,11 @@ def _row(run: Run, name: str, bits: int) -> RowBytes:
 
     Scales are not counted, except for llama.cpp's types.
     """
-    types = [
-        str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
-        for end in "kv"
-    ]
     if "cache_type_k" in run.options:
+        given = (run.options[f"cache_type_{end}"] or CACHE_TYPES[name] for end in "kv")
+        types = [str(kind).upper() for kind in given]
         return lambda elements: sum(ggml_types.ggml_bytes(kind, elements) for kind in types) // 2
-    return unscaled_row(CACHE_BITS.get(name, bits))
+    return unscaled_row(bits if name == "auto" else CACHE_BITS[name])
 
 
 def _parameter_sizes(run: Run, shard: ServerShard, plain: str, *, local: bool) -> WeightSizer:

@@ -23,13 +23,12 @@ from ...timing.serving.roofline import (
 )
 from ...timing.serving.seconds import ServingSeconds, TimedReplica, prompt_seconds, step_seconds
 from ..calculator import Estimate
-from ..machine import machine_of
+from ..machine import machine_of, own_link
 from .roofline_stages import stage_work
 
 PROMPT, ANSWER = 1024, 256  # tokens, where a run does not give them
 # Links whose switches reduce in the network (NVLink SHARP).
 ADDING = frozenset({"nvlink4", "nvlink4-h800", "nvlink5"})
-UNKNOWN_LINK = {"bandwidth_gb_per_s": 63, "latency_us": 1.0}  # PCI Express 5.0, x16
 
 
 def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates | None:
@@ -45,16 +44,14 @@ def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Car
     named = catalog.find("links", config.interconnect or "")
     if named is not None and named["scope"] == "node" and ranks <= per_node:
         named = None
-    link = named or catalog.find("links", row.get("link") or "") or UNKNOWN_LINK
-    ports = (
-        ports_per_gpu(link, config.nics_per_node, per_node) if link.get("scope") == "node" else 1.0
-    )
+    link = named or own_link(row)
+    ports = ports_per_gpu(link, config.nics_per_node, per_node) if link["scope"] == "node" else 1.0
     return CardRates(
         flops={name: 1e12 * rate for name, rate in row["tflops"].items()},
         memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
         link_bytes_per_second=1e9 * link["bandwidth_gb_per_s"] * ports,
         link_seconds=1e-6 * link["latency_us"],
-        adds_up=link.get("name") in ADDING,
+        adds_up=link["name"] in ADDING,
     )
 
 

@@ -17,10 +17,10 @@ from ...ledger.extras import install
 from ...ledger.ledger import CPU, UNIFIED
 from ...run.cuda.libraries import NCCL_BYTES, host_libraries
 from ...run.phases import STARTUP
-from ...runfile.record_file import load_record
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
+from ...runfile.text.text_data import load_record
 from ...timing.training.alone import alone_seconds
 from ...timing.training.step import step_seconds
 from ...tools.read import read

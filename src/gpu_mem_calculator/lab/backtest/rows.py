@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...runfile.resolve.megatron_defaults import with_measured_defaults
 from ...runfile.text.errors import MOST_PROBLEMS, InputError, first_problems, nearest, quoted
 from ...runfile.text.files import MOST_RUNS_BYTES, read_text
 from ...tools.translation.arguments import tables
+from ..jobs.megatron_defaults import with_measured_defaults
 from ..jobs.phases import in_step
 
 ROWS = tables(__file__)

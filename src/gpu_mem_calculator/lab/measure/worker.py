@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ...runfile.read import as_dict
-from ...runfile.resolve.megatron_defaults import with_script_defaults
 from ...runfile.text.errors import InputError
 from ...runfile.text.files import write_file
 from ...tools.translation.arguments import tables
 from ..jobs.job import FAKE, NCCL, World
+from ..jobs.megatron_defaults import with_script_defaults
 from .card import host_state
 from .cases_file import MeasureCase
 from .child_process import Tell

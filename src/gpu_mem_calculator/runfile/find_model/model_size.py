@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from ... import catalog
 from ...catalog.model_names import meaning
+from ..text.counts import parameter_count
 from ..text.errors import InputError
-from ..text.parameter_count import parameter_count
 
 NEAR = 0.10  # a size within this share of a well-known model's means that model
 SCALED = 10  # the most times that a well-known model is scaled, up or down

@@ -19,8 +19,8 @@ from ...models.families.config import ConfigError
 from ...run.record import ModuleRecord, RecordError, read_record, record_arch
 from ...run.run import StoredTensor
 from ..config import ModelConfig
+from ..text.counts import parameter_count
 from ..text.errors import InputError
-from ..text.parameter_count import parameter_count
 from ..text.text_data import load_text
 from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import (

@@ -17,16 +17,7 @@ from ... import catalog
 from ...pytorch.replay.settings import READERS, AllocatorSettings, AllocatorSettingsError
 from ...run.weights.gguf_types import FILE_TYPES
 from ...run.weights.recipes import RECIPES
-from ...serving import server_names, servers
-from ...serving.llamacpp.layout import CACHE_TYPES
-from ...serving.sglang.speculative import ALIASES as SGLANG_ALIASES
-from ...serving.sglang.speculative import METHODS as SGLANG_SPECULATION
-from ...serving.tensorrt_llm import engine as tensorrt_llm
-from ...serving.tensorrt_llm.versions import ENGINES as TENSORRT
-from ...serving.tensorrt_llm.versions import TORCH
-from ...serving.tgi import engine as tgi
-from ...serving.transformers.checks import CACHES, QUANTIZATIONS
-from ...serving.vllm.speculative import METHODS as VLLM_SPECULATION
+from ...serving import USUAL, server_names, server_row, servers
 from ...training.engines import engine_names, engines
 from ...training.optimizers import OPTIMIZERS
 from ..config import TrainingConfig
@@ -34,13 +25,14 @@ from ..read import key_types, parse, parts, with_settings
 from ..resolve.recompute_policies import LEVELS, NAMES
 from ..resolve.resolve import resolve
 from ..resolve.resolve_inference import PRECISIONS
-from ..row_tables import row_names
+from ..sections import row_names
 from ..text.errors import InputError
 from .keys import rows
 
 EnginesOf = dict[Any, tuple[str, ...]]  # values with the engines that have them; () where all have
 MOST_LISTED = 5  # a whole number with at most this many values is shown as a choice
 SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
+OF_SERVERS = "names of servers"  # in a key's row: what servers name (`Engine.values`)
 QUARTERS = {2: "half of the layers", 3: "three quarters of the layers"}
 # Words of values as people write them; other words stay as they are.
 WRITTEN = (
@@ -52,6 +44,15 @@ DISPLAY_WORDS = {
     "8bit": "8-bit",
     "eagle3": "EAGLE-3",
 }
+
+
+def display_name(value: Any) -> str:
+    """A value in words, as people write it."""
+    words = str(value).split("_")
+    return " ".join(DISPLAY_WORDS.get(word, word) for word in words)
+
+
+# The titles of all values of some keys; of others they are the values in words.
 ZERO = ("nothing sharded", "optimizer states", "+ gradients", "+ weights")
 TITLES: Mapping[str, Mapping[Any, str]] = {
     "engine.zero_stage": {stage: f"{stage}: {what}" for stage, what in enumerate(ZERO)},
@@ -63,9 +64,8 @@ TITLES: Mapping[str, Mapping[Any, str]] = {
         "none": "as in the checkpoint",
     },
     "training.activation_checkpointing": {
-        level: f"full, on {QUARTERS[quarters]}"
+        level: f"full, on {QUARTERS[quarters]}" if quarters in QUARTERS else display_name(level)
         for level, (_, quarters) in LEVELS.items()
-        if quarters in QUARTERS
     },
     "hardware.interconnect": {row["name"]: row["title"] for row in catalog.rows("links")},
 }
@@ -127,7 +127,8 @@ def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedV
     kind: the key's type; known: the engines that have the key, None where all have it.
     """
     if table := rows()[path].values:
-        return tuple(_allowed_value(path, *value) for value in TABLES[table]().items())
+        found = _of_servers(path) if table == OF_SERVERS else TABLES[table]()
+        return tuple(_allowed_value(path, *value) for value in found.items())
     candidates = tuple(known) if known is not None else _engines_to_ask(path)
     values = []
     for value in _typed_values(path, kind):
@@ -144,13 +145,8 @@ def _engines_to_ask(path: str) -> tuple[str, ...]:
 
 
 def _allowed_value(path: str, value: Any, names: Iterable[str]) -> AllowedValue:
-    return AllowedValue(value, TITLES.get(path, {}).get(value) or display_name(value), tuple(names))
-
-
-def display_name(value: Any) -> str:
-    """A value in words, as people write it."""
-    words = str(value).split("_")
-    return " ".join(DISPLAY_WORDS.get(word, word) for word in words)
+    title = TITLES[path][value] if path in TITLES else display_name(value)
+    return AllowedValue(value, title, tuple(names))
 
 
 def _typed_values(path: str, kind: Any) -> list[Any]:
@@ -177,22 +173,12 @@ def _by_engine(sets: Mapping[str, Iterable[str]]) -> EnginesOf:
     return {value: () if len(names) == len(sets) else names for value, names in engines_of.items()}
 
 
-def _quantizations() -> EnginesOf:
-    both = [*tensorrt_llm.FORMATS[TORCH], *tensorrt_llm.FORMATS[TENSORRT]]
-    sets = {
-        "vllm": RECIPES,
-        "sglang": RECIPES,
-        "tensorrt_llm": dict.fromkeys(both),
-        "tgi": tgi.FORMATS,
-        "transformers": QUANTIZATIONS,
-        "llamacpp": ("none", *map(str.lower, FILE_TYPES)),
-    }
-    return _by_engine(sets)
-
-
-def _speculations() -> EnginesOf:
-    sets = {"vllm": VLLM_SPECULATION, "sglang": (*SGLANG_SPECULATION, *SGLANG_ALIASES)}
-    return _by_engine({**sets, "tensorrt_llm": tensorrt_llm.SPECULATION, "tgi": tgi.SPECULATION})
+def _of_servers(path: str) -> EnginesOf:
+    """The names that servers have for an option: the usual server's first, GGUF's last."""
+    key = path.partition(".")[2]
+    having = {name: one for name, one in servers().items() if key in one.options}
+    order = sorted(having, key=lambda name: (name != USUAL, server_row(name).reads_gguf))
+    return _by_engine({name: having[name].values.get(key, ()) for name in order})
 
 
 def _dtypes() -> EnginesOf:
@@ -202,10 +188,7 @@ def _dtypes() -> EnginesOf:
 
 
 def _served_dtypes() -> EnginesOf:
-    path = "inference.dtype"
-    return _by_engine(
-        {name: [d for d in PRECISIONS if accepts(name, path, d)] for name in server_names()}
-    )
+    return _accepted("inference.dtype", PRECISIONS, server_names())
 
 
 def _optimizers() -> EnginesOf:
@@ -215,10 +198,12 @@ def _optimizers() -> EnginesOf:
 
 def _policies() -> EnginesOf:
     """The names of recompute policies, each with the engines that have it."""
-    path = "training.recompute"
-    return _by_engine(
-        {name: [one for one in NAMES if accepts(name, path, one)] for name in engine_names()}
-    )
+    return _accepted("training.recompute", NAMES, engine_names())
+
+
+def _accepted(path: str, values: Iterable[str], names: Iterable[str]) -> EnginesOf:
+    """The values of a key that some engines accept when they are tried."""
+    return _by_engine({name: [v for v in values if accepts(name, path, v)] for name in names})
 
 
 def _alloc_confs() -> EnginesOf:
@@ -251,11 +236,6 @@ TABLES: Mapping[str, Callable[[], EnginesOf]] = {
     "allocator settings": _alloc_confs,
     "engines": _for_all_engines(engine_names()),
     "servers": _for_all_engines(server_names()),
-    "backends": lambda: {TORCH: ("tensorrt_llm",), TENSORRT: ("tensorrt_llm",)},
     "served dtypes": _served_dtypes,
-    "weight formats": _quantizations,
-    "speculation methods": _speculations,
-    "caches": _for_all_engines(CACHES),
-    "cache types": _for_all_engines(CACHE_TYPES),
     "links": _for_all_engines(catalog.names("links")),
 }

@@ -57,14 +57,11 @@ def _choice(
 
 
 LARGE = 10**9  # a whole number that may be larger is shown as a size
-SECTION_TITLES = {
-    "engine": "framework",
-    "inference": "serving",
-}  # other sections have their own name
 TRAINING, SERVING = "training", "serving"
+SECTION_TITLES = {"engine": "framework", "inference": "serving"}  # others have their own name
 SECTION_MODE = {
     **dict.fromkeys(("training", "parallelism", "engine"), TRAINING),
-    "inference": SERVING,
+    **{"model": "both", "inference": SERVING, "hardware": "both"},
 }
 # A bound's name in a form, the widest of several, and msgspec's name.
 BOUNDS = (
@@ -73,6 +70,7 @@ BOUNDS = (
     ("above", min, "gt"),
     ("below", max, "lt"),
 )
+# Of a number or a flag; words, and names that may be objects too, are text.
 KINDS = {int: "count", float: "number", bool: "flag", str: "text"}
 
 
@@ -210,11 +208,7 @@ def _bounds(kind: Any) -> dict[str, float]:
 def form() -> dict[str, Any]:
     """Sections, fields, engines and recipes as plain data: a form without cards and presets."""
     sections = [
-        {
-            "name": name,
-            "title": SECTION_TITLES.get(name, name),
-            "of": SECTION_MODE.get(name, "both"),
-        }
+        {"name": name, "title": SECTION_TITLES.get(name, name), "of": SECTION_MODE[name]}
         for name in SECTIONS
     ]
     return {

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ..config import INNER, RunFile
 from ..read import SECTIONS, key_types
-from ..row_tables import row_names
+from ..sections import row_names
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RUN = RunFile.__name__

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from ...run.rollout import VLLM, EngineItem, Rollout
 from ...run.served import ServerMemory
-from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
-from ..generation_config import GenerationConfig
+from ..config import EngineConfig, GenerationConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..inference_config import InferenceConfig
 from ..text.errors import InputError
 

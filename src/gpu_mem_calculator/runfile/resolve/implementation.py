@@ -14,6 +14,7 @@ from ...pytorch.modelling.others.implementations import (
 )
 from ...run.engine import Engine
 from ...run.recompute import SELECTIVE
+from ...training.engines import engine_row
 from ...training.losses import DEFAULT
 from ..config import RunFile
 from ..read import given_keys
@@ -25,7 +26,7 @@ MEGATRON = "megatron"
 def in_implementation(arch: Arch, file: RunFile, engine: Engine, seq: int) -> Arch:
     """The model in the code that `model.implementation` names; raises where that cannot be."""
     name = file.model.implementation
-    own = MEGATRON if engine.name.startswith(MEGATRON) else TRANSFORMERS
+    own = MEGATRON if engine_row(engine.name).megatron else TRANSFORMERS
     if name is None or name == own:
         return arch
     what = f"model.implementation={name!r}"
@@ -63,7 +64,7 @@ def _problems(
             yield f"engine.{key}={quoted(given[key])} has no effect with {what}; leave it out"
     if training.activation_checkpointing in (1, SELECTIVE):
         yield f"training.activation_checkpointing='selective': {what} has no such switch; use full"
-    if training.recompute is not None and row.engines == ("megatron_lm",):
+    if training.recompute is not None and all(engine_row(name).megatron for name in row.engines):
         yield f"training.recompute: {what} has no policies; use training.activation_checkpointing"
     if training.lora is not None:
         yield f"{what} has no LoRA; leave training.lora or model.implementation out"

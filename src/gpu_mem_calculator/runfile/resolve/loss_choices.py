@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...models.arch.blocks import Attention, Mlp
-from ...pytorch.modelling.huggingface.liger import KERNELS, LIGER, PLAIN
+from ...pytorch.modelling.huggingface.liger import KERNELS, LIGER
 from ...run.engine import Engine
 from ...run.run import Run
 from ...training.losses import DEFAULT, LOSSES, PER_TOKEN, losses_of
@@ -113,21 +112,3 @@ def loss_key_problems(run: Run, config: TrainingConfig, engine: Engine) -> Itera
         key = (*given, "loss")[0]
         value = quoted(getattr(config, key))
         yield f"training.{key}={value}: a recorded module has its own loss; leave it out"
-    if run.liger and run.arch.family == PLAIN and not _like_llama(run):
-        fix = "set gated_mlp=true and normalization='rmsnorm', or give a config.json"
-        yield f"training.liger: for plain numbers Liger needs a model like Llama; {fix}"
-    if run.labelled is not None and run.labelled >= run.seq:
-        fix = f"use at most {int(run.seq) - 1}: the first token of a sequence has none"
-        yield f"training.labelled_tokens={run.labelled} is more than a sequence has; {fix}"
-
-
-def _like_llama(run: Run) -> bool:
-    """Whether every layer has what Llama's has: RMS norms, rotary positions and a gated MLP."""
-    return all(
-        isinstance(layer.mixer, Attention)
-        and layer.mixer.rotary_dim > 0
-        and isinstance(layer.mlp, Mlp)
-        and layer.mlp.gated
-        and all(norm.impl == "rms" for _, norm in layer.norms)
-        for layer, _, _ in run.arch.runs
-    )

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...run.engine import Engine
+from ...run.engine_row import SHARD_UNITS
 from ...run.record import ARITHMETICS, ModuleRecord, arithmetic
+from ...training.engines import engine_row
 from ..config import TrainingConfig
 from ..text.errors import quoted
 from .hardware import Hardware
@@ -57,14 +59,15 @@ def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any
     ZeRO 1 to 3 put unused parameters into the same flat buffers; torch allocates neither a gradient
     nor a state for them, and DDP stops (2.11 csrc/distributed/c10d/reducer.cpp).
     """
-    stage = options["zero_stage"] if engine.name == "deepspeed" else 0
+    row = engine_row(engine.name)
+    stage = options["zero_stage"] if row.zero_hooks else 0
     if record.unused and not stage:
         yield (
             f"{record.unused[0]} is trained and not in the loss, so that it has no gradient, "
             f"which is not modelled under {engine.title} without ZeRO 1 to 3; freeze it "
             f"(requires_grad=False) or take it out of the module, and {RECORD_AGAIN}"
         )
-    if record.frozen and (engine.name == "fsdp" or stage == 3):
+    if record.frozen and (row.ranks == SHARD_UNITS or stage == 3):
         why = "an estimate from a record shards what is trained alone: trace the function"
         yield f"{record.frozen[0][0]} is frozen, and {engine.title} shards it; {why}"
 

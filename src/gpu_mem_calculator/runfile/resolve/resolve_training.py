@@ -29,6 +29,8 @@ from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
 from ...training.losses import LOSSES
 from ...training.optimizers import OPTIMIZERS, optimizer_name
+from ...training.recompute_rules import recompute_note
+from ...training.rules import problems
 from ...training.step.outliers import SPREAD, outlier_share
 from ...training.step.workspaces import config_bytes
 from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -39,17 +41,13 @@ from ..read import given_keys
 from ..text.errors import InputError, Problems, nearest, quoted
 from . import training_rules
 from .colocated_engine import with_engine
-from .compile_choices import compile_limit, compile_mode, compile_note
-from .evaluation_choices import with_evaluation
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
-from .recompute_rules import recompute_note
 from .record_checks import card_problems, recorded_problems
-from .reference_choices import reference_kind
 from .resolved_run import ResolvedRun
-from .rollout_choices import find_rollout
+from .step_choices import compile_mode, find_rollout, reference_kind, with_evaluation
 from .training_defaults import default_precision, sequence
 
 
@@ -127,8 +125,18 @@ def _not_sharded(engine: Engine, axis: str, size: int) -> str:
 
 def resolve_training(file: RunFile) -> ResolvedRun:
     """The run that a training run file describes; raises all its problems at once."""
-    problems = Problems()
-    attempt = problems.attempt
+    found = draft_training(file)
+    run, engine = found.run, found.engine
+    refused = list(problems(run, engine, training_rules.key_problems(run, file, engine)))
+    if refused:
+        raise InputError(refused)
+    return found
+
+
+def draft_training(file: RunFile) -> ResolvedRun:
+    """The same before the rules of a run are asked: what can be read and made of the file."""
+    refused = Problems()
+    attempt = refused.attempt
     chosen = attempt(find_engine, file.engine)
     model = attempt(find_model, file.model)
     mesh_given = _ranks(file.parallelism)
@@ -137,8 +145,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     mesh = attempt(_mesh, file.parallelism, hardware, chosen) if hardware and chosen else None
     options = attempt(_options, file.engine, chosen) if chosen else None
     allocator = attempt(_allocator, file.training)
-    if problems or mesh is None or options is None:
-        raise InputError(problems)
+    if refused or mesh is None or options is None:
+        raise InputError(refused)
     if not model.arch.trains:
         raise InputError(training_rules.not_trained(model.arch))
     if unknown := list(activation_problems(model.arch)):
@@ -147,8 +155,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     if packed:
         raise InputError(packed)
     if model.record is not None:
-        problems += recorded_problems(file.training, training, model.record, chosen, options)
-        problems += card_problems(model.record, hardware)
+        refused += recorded_problems(file.training, training, model.record, chosen, options)
+        refused += card_problems(model.record, hardware)
         training["batch"] = model.record.batch
     adapter = attempt(find_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
@@ -161,8 +169,8 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         arch = scored(arch)
     if arch is not None and file.training.disable_dropout:
         arch = without_dropout(arch)
-    if problems:
-        raise InputError(problems)
+    if refused:
+        raise InputError(refused)
     run = Run(
         arch=scaled(arch, model.parameters_given),
         mesh=mesh,
@@ -181,9 +189,6 @@ def resolve_training(file: RunFile) -> ResolvedRun:
     run, outliers = with_outliers(run, file.training, model.config)
     run = chosen.complete(run)
     program = file.translation or Translation()
-    problems += training_rules.problems(run, file, chosen)
-    if problems:
-        raise InputError(problems)
     return ResolvedRun(
         run=run,
         engine=chosen,
@@ -196,7 +201,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
         limits=(
             *training_rules.image_limit(run),
             *training_rules.shared_units_limit(run),
-            *compile_limit(run),
+            *training_rules.compile_limit(run),
             *(file.limits or ()),
         ),
         warnings=(
@@ -206,7 +211,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
             *training_rules.expert_note(run),
             *training_rules.quantized_experts_note(run),
             *recompute_note(run, chosen),
-            *compile_note(run),
+            *training_rules.compile_note(run),
             *training_rules.long_sequence_note(run, model.assumed),
             *torch_notes(run, chosen),
             *runtime_notes(run),

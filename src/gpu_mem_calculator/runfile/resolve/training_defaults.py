@@ -8,10 +8,12 @@ from ...models.arch.arch import Arch
 from ...run.cuda.capability import BF16, older
 from ...run.cuda.runtimes import CUDA
 from ...run.engine import Engine
+from ...run.engine_row import REPLICATE
+from ...training.engines import engine_row
 from ..config import GPUConfig, RunFile, TrainingConfig
 from ..text.errors import InputError
 from .hardware import Hardware, find_hardware
-from .rollout_choices import trained_tokens
+from .step_choices import trained_tokens
 
 LONGEST = 4096  # tokens of a sequence, at most; less where the model's limit is lower
 Chosen = tuple[int, tuple[str, ...]]  # a sequence, and what was assumed for it
@@ -60,7 +62,8 @@ def default_precision(
         return {}, ()
     dtype = card_dtype(hardware)
     why = f", as {hardware.card} has no bf16 units" if dtype == "fp16" else ""
-    if config.lora is not None and config.autocast is None and engine.name == "pytorch_ddp":
+    replicates = engine_row(engine.name).ranks == REPLICATE
+    if config.lora is not None and config.autocast is None and replicates:
         note = f"adapters on a {dtype} base under autocast (training.precision={dtype}_pure){why}"
         return {"precision": f"{dtype}_pure", "autocast": True}, (note,)
     note = f"training.precision={dtype}_mixed{why}"

@@ -1,7 +1,10 @@
-"""The data of JSON, YAML and TOML: from files, from standard input, from pasted text."""
+"""The data of JSON, YAML and TOML: from files, from standard input, from pasted text; and a
+module's record from the file that calculate --function F --record FILE writes.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...catalog.hub.access import access
 from ...ledger.secrets import hidden
 from .errors import InputError
-from .files import MOST_BYTES, MOST_SLOW_BYTES, STDIN, read_text
+from .files import MOST_BYTES, MOST_RECORD_BYTES, MOST_SLOW_BYTES, STDIN, read_text
 from .json_text import parse_json
 from .yaml_text import parse_yaml
 
@@ -74,6 +77,18 @@ def parse_any_text(text: str, where: str) -> Any:
         except InputError as error:
             problem = error
     raise problem
+
+
+def load_record(path: str | Path, key: str) -> dict[str, Any]:
+    """The record in a file; `key` is the option or key that names the file, for error messages."""
+    text = read_text(path, key, most=MOST_RECORD_BYTES)
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"{key} {path}: cannot be read, it is not JSON") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{key} {path}: it is not a module's record; make one with --function")
+    return record
 
 
 def _with_dates_as_text(data: Any) -> Any:

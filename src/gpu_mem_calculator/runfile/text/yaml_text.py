@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,24 +18,22 @@ EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+
 
 def parse_yaml(text: str) -> Any:
     """The data of a YAML text, without secrets; raises ValueError with the line of an error."""
-    import yaml
-
-    try:
-        _check(yaml.parse(text, Loader=_base_loader()))
-        return hidden(yaml.load(text, Loader=_loader()))
-    except yaml.MarkedYAMLError as error:
-        raise ValueError(_sentence(error, text)) from None
-    except yaml.YAMLError as error:
-        raise ValueError(str(error).partition("\n")[0]) from None
+    return _parsed(text, lambda yaml: hidden(yaml.load(text, Loader=_loader())))
 
 
 def parse_yaml_documents(text: str) -> list[Any]:
     """The data of each document of a YAML text, without empty ones; bounds are those of all."""
+    every: list[Any] = _parsed(text, lambda yaml: list(yaml.load_all(text, Loader=_loader())))
+    return [hidden(one) for one in every if one is not None]
+
+
+def _parsed(text: str, load: Callable[[Any], Any]) -> Any:
+    """What PyYAML loads, within the bounds; its errors as sentences."""
     import yaml
 
     try:
         _check(yaml.parse(text, Loader=_base_loader()))
-        return [hidden(one) for one in yaml.load_all(text, Loader=_loader()) if one is not None]
+        return load(yaml)
     except yaml.MarkedYAMLError as error:
         raise ValueError(_sentence(error, text)) from None
     except yaml.YAMLError as error:

@@ -23,10 +23,11 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.engine import Engine
+from ...run.problems import Problem
 from ...run.run import Run
 from ...run.served import (
     ACTIVATION,
-    KEEPS_FEWER,
+    LAYERS_ON_CARD,
     NON_TORCH,
     POOL,
     WEIGHTS,
@@ -35,11 +36,13 @@ from ...run.served import (
     ServerMemory,
 )
 from ...run.weights.ggml_types import BLOCKS
+from ...run.weights.gguf_types import FILE_TYPES
 from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, cached_widths, layer_bytes, layer_rows, token_bytes
 from .checks import CHECKED, problems
 from .command import command
 from .layout import (
+    CACHE_TYPES,
     POOL_PAGE,
     TILE,
     DeviceBytes,
@@ -238,11 +241,13 @@ def process_bytes(run: Run) -> int:
 def _start_problem(needs: int, gpu: int, run: Run) -> str:
     """Which GPU is too small, and what llama.cpp then does by itself (--fit, Ollama's own rule)."""
     short = f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available"
-    if run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO:
-        short += f": llama.cpp {KEEPS_FEWER}, or a shorter context"
-    return (
+    lowers = run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO
+    if lowers:
+        short += ": llama.cpp keeps fewer layers on the card, or a shorter context"
+    return Problem(
         f"{short}. Use a smaller -c (Ollama: num_ctx), fewer layers (-ngl; num_gpu), a smaller "
-        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs."
+        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs.",
+        *([LAYERS_ON_CARD] if lowers else ()),
     )
 
 
@@ -281,6 +286,11 @@ ENGINE = Engine(
     name="llamacpp",
     title=ROW.title,
     options=OPTIONS,
+    values={
+        "quantization": ("none", *map(str.lower, FILE_TYPES)),
+        "cache_type_k": CACHE_TYPES,
+        "cache_type_v": CACHE_TYPES,
+    },
     problems=problems,
     ledger=lambda run: serve(run).ledger,
     stage_layers=stage_layers,

@@ -27,6 +27,7 @@ from ...run.cuda.nccl import nccl
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
+from ...run.weights.recipes import RECIPES
 from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
 from .cache import SglangPool, build_pool, largest_pool, rounding_bytes, slots_of_a_request
@@ -35,6 +36,7 @@ from .command import command
 from .graphs import graph_items
 from .options import OPTIONS, SglangOptions, stage_layers
 from .row import ROW
+from .speculative import ALIASES, METHODS
 from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
 from .weights import draft, load_items, offloaded_bytes
 
@@ -228,6 +230,7 @@ ENGINE = Engine(
     name="sglang",
     title=ROW.title,
     options=OPTIONS,
+    values={"quantization": RECIPES, "speculative_method": (*METHODS, *ALIASES)},
     problems=problems,
     ledger=lambda run: serve(run).ledger,
     stage_layers=stage_layers,

@@ -112,8 +112,6 @@ def runtime_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     yield ServerItem(NON_TORCH, "decoder", total, DECODER_SOURCE, formula)
 
 
-__all__ = ["ENGINE", "FORMATS", "SPECULATION", "serve"]
-
 POOL_CODE = code(
     "TensorRT-LLM 1.2.1 _torch/pyexecutor/_util.py _cal_max_memory, resource_manager.py "
     "calculate_max_num_blocks: a share of what is free"
@@ -214,6 +212,11 @@ ENGINE = Engine(
     name="tensorrt_llm",
     title=ROW.title,
     options=OPTIONS,
+    values={
+        "engine_generation": (TORCH, ENGINES),
+        "quantization": tuple(dict.fromkeys((*FORMATS[TORCH], *FORMATS[ENGINES]))),
+        "speculative_method": SPECULATION,
+    },
     axes=frozenset({"tp", "pp", "ep"}),
     problems=problems,
     ledger=lambda run: serve(run).ledger,

@@ -29,8 +29,6 @@ from .shards import rank_shard
 from .versions import version
 from .weights import rank_items
 
-__all__ = ["ENGINE", "FORMATS", "SPECULATION", "serve"]
-
 WARM_CODE = code(
     "text-generation-inference 3.3.7 server/models/flash_causal_lm.py warmup: free memory is read "
     "while torch still has what the prefill took"
@@ -102,6 +100,7 @@ ENGINE = Engine(
     name="tgi",
     title=ROW.title,
     options=OPTIONS,
+    values={"quantization": FORMATS, "speculative_method": SPECULATION},
     axes=frozenset({"tp"}),
     problems=problems,
     ledger=lambda run: serve(run).ledger,

@@ -24,7 +24,7 @@ from ...training.generation.decode_steps import CacheMode, DecodeStep, layer_kin
 from ...training.generation.entries import build_case
 from ...training.generation.stream import GenerationStreamWriter
 from ...training.generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
-from .checks import problems
+from .checks import CACHES, QUANTIZATIONS, problems
 from .options import OPTIONS
 from .row import ROW
 from .weights import weight_entries, workspace_entries
@@ -155,6 +155,7 @@ ENGINE = Engine(
     name="transformers",
     title=ROW.title,
     options=OPTIONS,
+    values={"quantization": QUANTIZATIONS, "cache_implementation": CACHES},
     host_libraries=HostLibraries(
         800 * MIB, "25 runs, 306 to 912 MiB, and 1.5 MiB for each length decoded"
     ),

@@ -19,6 +19,7 @@ from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import POOL, ServerItem, ServerMemory, server_options
 from ...run.weights.rank_weights import run_format
+from ...run.weights.recipes import RECIPES
 from . import cache, speculative, versions
 from .activations import L2_MIB
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
@@ -136,6 +137,7 @@ ENGINE = Engine(
     name="vllm",
     title=ROW.title,
     options=OPTIONS,
+    values={"quantization": RECIPES, "speculative_method": speculative.METHODS},
     generations=versions.LAST_VERSIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     transformers=False,

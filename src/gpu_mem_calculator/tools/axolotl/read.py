@@ -15,12 +15,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...ledger import frameworks
+from ...runfile.other_names import OPTIM
 from ...runfile.text.errors import InputError, nearest, quoted
-from ...runfile.trainer_optimizers import OPTIMIZERS, REFUSED_OPTIMIZERS
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Reading, Section
+from ..trainer.optimizers import REFUSED_OPTIMIZERS
 from ..translation.arguments import (
     OFF,
     REFUSED,
@@ -60,7 +61,7 @@ OTHERS: Mapping[str, tuple[str, str, Could]] = {
     for group in TABLES["optimizers"]
     for name in group["names"]
 }
-NAMES = (*OPTIMIZERS, *REFUSED_OPTIMIZERS, *OTHERS)
+NAMES = (*OPTIM, *REFUSED_OPTIMIZERS, *OTHERS)
 TRL: dict[str, str] = TABLES["trl"]
 PAIRS = ("orpo", "simpo")  # one batch of chosen and rejected answers, with all logits
 ONLINE = ("grpo", "gdpo")
@@ -175,7 +176,7 @@ def _add_optimizer(draft: Draft) -> None:
     name = str(given or "adamw_torch_fused")
     if "optimizer" not in draft.reading.keys:
         draft.assume(f"optimizer={name}, Axolotl's default")
-    if name not in OPTIMIZERS:
+    if name not in OPTIM:
         name = _substitute(draft, name)
     draft.args["optim"] = name
     if draft.get("weight_decay"):

@@ -11,9 +11,9 @@ from ...pytorch.modelling.huggingface.liger import LIGER
 from ...run.recompute import FULL
 from ...run.run import Run
 from ...runfile.config import RunFile
+from ...runfile.other_names import OPTIM
 from ...runfile.read import as_dict
 from ...runfile.resolve.resolved_run import ResolvedRun
-from ...runfile.trainer_optimizers import OPTIMIZERS
 from ..translation.arguments import FREE, Values, argument_table, filled
 from ..translation.tools import TOOLS
 from .launch import launch_sections, mixed_precision
@@ -118,12 +118,12 @@ def _liger(run: Run) -> dict[str, Any]:
 def trainer_optimizer(run: Run) -> str:
     """The value of `optim` that makes the optimizer of a run; the nearest where none does."""
     wanted = "sgd" if run.optimizer == "sgd_momentum" else run.optimizer
-    names = [name for name, keys in OPTIMIZERS.items() if keys["optimizer"] == wanted]
+    names = [name for name, keys in OPTIM.items() if keys["optimizer"] == wanted]
     if not names:
         return "adamw_torch_fused"
     usual = "fused" if "zero_stage" in run.options else "foreach"  # DeepSpeed's own Adam is fused
     for name in names:
-        made = OPTIMIZERS[name].get("optimizer_implementation", "foreach")
+        made = OPTIM[name].get("optimizer_implementation", "foreach")
         if made == (run.implementation or usual):
             return name
     return names[0]

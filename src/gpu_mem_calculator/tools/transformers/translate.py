@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...pytorch.modelling.huggingface.liger import KERNELS, LIGER
 from ...runfile.program import Program, Section, Setup, Translation
-from ...runfile.trainer_optimizers import optimizer_keys
 from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
 from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, precision_keys
+from ..trainer.optimizers import optimizer_keys
 from ..translation.arguments import Values, filled
 
 

@@ -1,7 +1,10 @@
-"""The answer to a question: plans, fastest first, and what they were chosen from."""
+"""The answer to a question: plans, fastest first, what they were chosen from, and their Pareto
+front of memory against time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -129,3 +132,12 @@ class Plans(Struct, frozen=True, kw_only=True):
     if_nothing_fits: list[SmallestChange] = field(default_factory=list)
     limits: list[str] = field(default_factory=list)
     version: int = 1
+
+
+def pareto_front(plans: Sequence[Plan]) -> list[int]:
+    """Indices of plans, best first, that fit and need less memory than every better one."""
+    front: list[int] = []
+    for index, plan in enumerate(plans):
+        if plan.fits_on_gpu and (not front or plan.needs_bytes < plans[front[-1]].needs_bytes):
+            front.append(index)
+    return front

@@ -17,8 +17,8 @@ from ....runfile.find_model.model_size import sized_model
 from ....runfile.own_names import is_setting, own_names, with_setting
 from ....runfile.read import run_file_problems, section
 from ....runfile.resolve.card_name import fast_section
+from ....runfile.text.counts import parameter_count
 from ....runfile.text.errors import InputError, nearest, quoted
-from ....runfile.text.parameter_count import parameter_count
 from ....training import engines
 from ..answers.plans import Plans
 from ..answers.question import (

@@ -136,12 +136,7 @@ def weaker_targets(search: ServingSearch) -> Iterator[SmallestChange]:
         if getattr(search.question, name) is None:
             continue
         asked = replace(search.question, **{name: None})
-        points = [
-            one
-            for served in search.served
-            for one in points_on(asked, served, search.lengths, search.gpus)
-            if meets(asked, one)
-        ]
+        points = [one for one in _every_point(search, asked) if meets(asked, one)]
         if points:
             yield SmallestChange(change={name: reached(name, points)}, saves_bytes=0)
 
@@ -150,15 +145,17 @@ def all_targets_weaker(search: ServingSearch) -> Iterator[SmallestChange]:
     """What the plan with the most tokens per second meets of all targets."""
     given = [name for name in TARGETS if getattr(search.question, name) is not None]
     asked = replace(search.question, **dict.fromkeys(given))
-    points = [
-        one
-        for served in search.served
-        for one in points_on(asked, served, search.lengths, search.gpus)
-    ]
+    points = list(_every_point(search, asked))
     if points:
         best = max(points, key=lambda one: one.tokens_per_second)
         met = {name: reached(name, [best]) for name in given}
         yield SmallestChange(change=met, saves_bytes=0)
+
+
+def _every_point(search: ServingSearch, asked: ServingQuestion) -> Iterator[ServingPoint]:
+    """The points of every set-up that starts, for other targets."""
+    for served in search.served:
+        yield from points_on(asked, served, search.lengths, search.gpus)
 
 
 def reached(name: str, points: list[ServingPoint]) -> float:

@@ -27,7 +27,6 @@ EXPERTS, CACHE, WEIGHTS = "expert_parallel_size", "kv_cache_dtype", "quantizatio
 ATTENTION_GROUPS = "enable_dp_attention"
 MOST_STAGES = 8
 SECTION = "inference."
-OWN_AXES = (TENSOR, PIPELINE, DATA, EXPERTS, ATTENTION_GROUPS, CACHE)
 
 
 class ServingSetup(Struct, frozen=True, kw_only=True):

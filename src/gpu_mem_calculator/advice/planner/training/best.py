@@ -27,8 +27,7 @@ from ....tools.read import read
 from ....training.engines import engine_names
 from ....training.knob import IMPLEMENTATION, LOSS
 from ....training.optimizers import OPTIMIZERS
-from ..answers.front import pareto_front
-from ..answers.plans import Plan, Plans, SearchedSpace, SmallestChange
+from ..answers.plans import Plan, Plans, SearchedSpace, SmallestChange, pareto_front
 from ..answers.question import (
     FASTEST,
     FEWEST_GPUS,

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from ....runfile.read import as_dict
 from ....runfile.text.errors import InputError
 from ....tools.read import read
-from ..answers.front import pareto_front
-from ..answers.plans import Plan, Plans, SearchedSpace
+from ..answers.plans import Plan, Plans, SearchedSpace, pareto_front
 from ..serving.candidates import rank_servers
 from .full import full_plan
 from .reasons import compared

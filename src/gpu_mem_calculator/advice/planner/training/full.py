@@ -13,7 +13,6 @@ from ....timing.training.step_seconds import PARTS
 from ..answers.plans import Plan, PlanSeconds, PlanStage
 
 HOUR = 3600
-DTYPES = {"fp32": "fp32", "fp16": "fp16"}  # of the arithmetic, by the start of a precision
 
 
 def full_plan(
@@ -75,7 +74,6 @@ def plan_seconds(estimate: Estimate) -> PlanSeconds:
 def _mfu(estimate: Estimate, seconds: float) -> float:
     """Model FLOPs over the dense peak of the cards in the dtype of the arithmetic."""
     run, hardware = estimate.resolved.run, estimate.resolved.hardware
-    peak = machine_of(hardware).peak
-    dtype = DTYPES.get(run.precision.partition("_")[0], "bf16")
+    peak = machine_of(hardware).peak[run.precision.partition("_")[0]]  # of the arithmetic's dtype
     flops = model_flops(run.arch, step_tokens(estimate), int(run.seq), frozen=run.frozen)
-    return float(mfu(flops, seconds, hardware.num_gpus, peak.get(dtype, max(peak.values()))))
+    return float(mfu(flops, seconds, hardware.num_gpus, peak))

@@ -15,9 +15,10 @@ from ....run.run import Run
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....timing.training.step import step_seconds
 from ....training.engines import engine_row
+from ....training.rules import problems
 from .axes import PIPE, RANK
 from .memory import highest_stage, outside_bytes, peak_bytes
-from .structures import Structure, is_accepted, makes_up, size_settings, with_sizes
+from .structures import Structure, makes_up, size_settings, with_sizes
 
 BINS = 50  # steps of the card's memory, of each of which the fastest set-up is kept
 KEPT = 64  # fastest set-ups of a structure that are kept
@@ -186,7 +187,7 @@ def at_sizes(
     derived = {"dp": dp, "micro_batches": run.micro_batches}
     if any(derived[size] not in values for size, values in structure.derived.items()):
         return None
-    if not is_accepted(structure.resolved, structure.file, run):
+    if next(problems(run, structure.resolved.engine), None) is not None:
         return None
     return replace(structure.resolved, run=run)
 

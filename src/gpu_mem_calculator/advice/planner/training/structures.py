@@ -17,15 +17,15 @@ from ....models.arch.arch import Arch
 from ....models.arch.blocks import Moe
 from ....run.recompute import FULL, NONE
 from ....run.run import DEFAULT_OPTIMIZER, Run
-from ....runfile.config import RunFile
-from ....runfile.resolve.resolve import resolve
+from ....runfile.resolve.resolve_training import draft_training
 from ....runfile.resolve.resolved_run import ResolvedRun
-from ....runfile.resolve.training_rules import problems
+from ....runfile.resolve.training_rules import key_problems
 from ....runfile.text.errors import InputError
 from ....tools.read import read
 from ....training.engines import engine_knobs, engine_row
 from ....training.knob import IMPLEMENTATION, RECOMPUTE
 from ....training.optimizers import OPTIMIZERS, optimizer_name
+from ....training.rules import problems
 from .axes import (
     BATCH,
     CHUNKS,
@@ -90,8 +90,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     - `settings`: keys of a run file that every set-up of it has
     - `pipes`: stages and chunks that its engine accepts; `ranks`: sizes of the other axes
     - `derived`: values that the question allows of sizes that follow from the others
-    - `resolved`: one of its set-ups, from which the others differ in their sizes alone; `file`: its
-      run file
+    - `resolved`: one of its set-ups, from which the others differ in their sizes alone
     """
 
     engine: str
@@ -99,7 +98,6 @@ class Structure(Struct, frozen=True, kw_only=True):
     pipes: tuple[tuple[int, ...], ...]
     ranks: tuple[tuple[int, ...], ...]
     resolved: ResolvedRun
-    file: RunFile
     derived: Mapping[str, tuple[int, ...]] = {}
 
     def sizes(self, pipe: int, rank: int) -> dict[str, int]:
@@ -230,10 +228,10 @@ def find_structure(
         return None
     every = (_named(PIPE, p) | _named(RANK, r) for p, r in product(pipes, ranks))
     sizes = chain([one for one in accepted if tuple(one[axis] for axis in PIPE) in pipes], every)
-    first_set_up = _first_accepted(base, chosen, sizes, global_batch, refused)
-    if first_set_up is None:
+    ends = [_named(PIPE, end(pipes)) | _named(RANK, end(ranks)) for end in (min, max)]
+    resolved = _first_accepted(base, chosen, sizes, ends, global_batch, refused)
+    if resolved is None:
         return None
-    resolved, file = first_set_up
     run = resolved.run
     first = run.rule.first_layers
     some = {PP: int(run.mesh.pp), CHUNKS: int(run.virtual_stages), BATCH: int(run.batch)}
@@ -244,15 +242,14 @@ def find_structure(
     meshes = [
         mesh
         for mesh in product(*(own[axis] for axis in MESH))
-        if _accepts(resolved, file, some | _named(MESH, mesh))
+        if is_accepted(resolved, some | _named(MESH, mesh))
     ]
     return Structure(
         engine=engine,
         settings=chosen,
-        pipes=tuple(one for one in pipes if _accepts(resolved, file, some | _named(PIPE, one))),
+        pipes=tuple(one for one in pipes if is_accepted(resolved, some | _named(PIPE, one))),
         ranks=tuple((*mesh, batch) for mesh in meshes for batch in own[BATCH]),
         resolved=resolved,
-        file=file,
     )
 
 
@@ -274,38 +271,44 @@ def _named(axes: tuple[str, ...], values: tuple[int, ...]) -> dict[str, int]:
     return dict(zip(axes, values, strict=True))
 
 
-def _accepts(resolved: ResolvedRun, file: RunFile, sizes: Sizes) -> bool:
+def is_accepted(resolved: ResolvedRun, sizes: Sizes) -> bool:
     """Whether the rules accept some sizes, given data parallelism and micro-batches to match."""
+    return not next(_problems(resolved, sizes), None)
+
+
+def _problems(resolved: ResolvedRun, sizes: Sizes) -> Iterator[str]:
+    """Why a run with other sizes is refused, whatever the GPUs and the global batch."""
     run = with_sizes(resolved.run, sizes, 64 * sizes[EP], 4 * sizes[PP])
-    return is_accepted(resolved, file, run)
-
-
-def is_accepted(resolved: ResolvedRun, file: RunFile, run: Run) -> bool:
-    """Whether all rules that `resolve` asks accept a run that differs from a resolved one in its
-    sizes.
-    """
-    return next(problems(run, file, resolved.engine), None) is None
+    return problems(run, resolved.engine)
 
 
 def _first_accepted(
     base: Mapping[str, Any],
     settings: Settings,
     sizes: Iterable[Sizes],
+    ends: Iterable[Sizes],
     global_batch: int,
     refused: list[str],
-) -> tuple[ResolvedRun, RunFile] | None:
-    """The first set-up that the run file's own rules and the engine accept, and its run file."""
+) -> ResolvedRun | None:
+    """The first set-up that all rules accept; `ends`: the smallest and the largest sizes.
+
+    What refuses the run with both does not depend on sizes: then no other ones are tried.
+    """
     num_gpus = base["hardware"]["num_gpus"]
-    for one in sizes:
-        if not makes_up(one, num_gpus, global_batch):
-            continue
+    for one in (one for one in sizes if makes_up(one, num_gpus, global_batch)):
         try:
             file = read(run_file(base, settings, one, global_batch))
-            return resolve(file), file
+            drafted = draft_training(file)
         except InputError as error:
             refused += [problem for problem in error.problems if problem not in refused]
-            if not any("parallel" in problem for problem in error.problems):
-                return None  # other sizes would not help
+            return None
+        of_keys = list(key_problems(drafted.run, file, drafted.engine))
+        found = list(problems(drafted.run, drafted.engine, of_keys))
+        if not found:
+            return drafted
+        refused += [problem for problem in found if problem not in refused]
+        if of_keys or set.intersection(*({*_problems(drafted, end)} for end in ends)):
+            return None
     return None
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...models.arch.blocks import LatentAttention, Mlp, Moe
-from ...run.engine import Engine
-from ...run.recompute import BY_OPERATION, EVERY_SECOND_MM, EVERYTHING, FULL, MEGATRON, SELECTIVE
-from ...run.run import Run
+from ..models.arch.blocks import LatentAttention, Mlp, Moe
+from ..run.engine import Engine
+from ..run.engine_row import MEGATRON_CORE
+from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, EVERYTHING, FULL, MEGATRON, SELECTIVE
+from ..run.run import Run
+from .engines import engine_row
 
 PATH = "training.recompute"
 DEEPSPEED_OPTIONS = ("partition_activations", "cpu_checkpointing")
@@ -17,7 +19,7 @@ FUSED = "transformer_engine"
 def recompute_problems(run: Run, engine: Engine) -> Iterator[str]:
     """A sentence for each problem of the run's policy."""
     rule = run.rule
-    if rule.framework == MEGATRON and engine.name != "megatron_lm":
+    if rule.framework == MEGATRON and engine_row(engine.name).layers != MEGATRON_CORE:
         fix = "use 'full', 'op', or keys of torchtitan or transformers"
         yield f"{PATH} has Megatron's keys, and {engine.title} does not run its layers; {fix}"
     elif rule.framework not in ("", MEGATRON) and not engine.transformers:
@@ -45,7 +47,7 @@ def _torch_problems(run: Run, engine: Engine) -> Iterator[str]:
     if run.reentrant and not rule.early_stop and run.recompute == FULL:
         fix = "leave training.checkpoint_reentrant out"
         yield f"{PATH}: a reentrant checkpoint has no early_stop; {fix}"
-    if rule.offload and engine.name == "deepspeed":
+    if rule.offload and engine_row(engine.name).zero_hooks:
         yield f"{PATH}.offload=true: DeepSpeed has its own; use engine.cpu_checkpointing=true"
     for name in DEEPSPEED_OPTIONS:
         if run.options.get(name) and (rule.offload or not rule.early_stop):

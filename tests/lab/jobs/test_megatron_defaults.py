@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.runfile.resolve.megatron_defaults import (
+from gpu_mem_calculator.lab.jobs.megatron_defaults import (
     with_measured_defaults,
     with_script_defaults,
 )

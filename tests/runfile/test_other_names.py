@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.runfile.hf_names import DEFAULTS, FLAGS, LORA_RENAMED, RENAMED, VALUES
+from gpu_mem_calculator.runfile.other_names import VALUES, tables
 from gpu_mem_calculator.runfile.own_names import is_own, own_names
 from gpu_mem_calculator.runfile.read import as_dict, with_settings
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -128,10 +128,12 @@ def test_what_has_no_key_here_is_answered(training: dict[str, Any], words: str) 
 
 def test_every_meaning_is_a_key_of_a_run_file() -> None:
     """No table leads to a key that does not exist."""
-    tables = [*FLAGS.values(), *VALUES.values(), DEFAULTS]
-    keys = {key for table in tables for meaning in table.values() for key in meaning}
-    for path in keys | set(RENAMED.values()) | set(LORA_RENAMED.values()):
-        assert is_own(path), path
+    names = tables()
+    meanings = [*names["flags"].values(), *names["defaults"].values(), *VALUES.values()]
+    keys = {key for table in meanings for meaning in table.values() for key in meaning}
+    for table in ("renamed", "lora_renamed", "serving_renamed"):
+        keys |= set(names[table].values())
+    assert all(map(is_own, keys)), keys
 
 
 def test_a_file_that_is_no_run_file_is_left_alone() -> None:

@@ -1,0 +1,101 @@
+"""What a run does beside its training step: a generation before it, an evaluation after it, a
+reference model, torch.compile. The keys of a run file, resolved, and those without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ...run.evaluation import Evaluation
+from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
+from ...run.run import Run
+from ...serving.transformers.row import ROW
+from ...training.rules import COMPILED, EVALUATION
+from ...training.rules import GENERATION as PATH
+from ...training.step.reference import BASE, COPY, PRECOMPUTED
+from ..config import EvaluationConfig, GenerationConfig, TrainingConfig
+from ..read import given_keys
+from ..text.errors import InputError
+
+# Keys that act on each engine.
+COMMON = ("engine", "prompt", "new_tokens", "sequences", "old_logprobs")
+OF_VLLM = ("gpu_memory_utilization", "sleep_level", "tensor_parallel_size", "max_model_len")
+OWN_KEYS = {
+    TRANSFORMERS: (*COMMON, "cache_implementation", "temperature", "top_k", "top_p"),
+    VLLM: (*COMMON, *OF_VLLM),
+    ELSEWHERE: COMMON,
+}
+
+
+def find_rollout(config: TrainingConfig) -> Rollout | None:
+    """The run's generation; raises a sentence for what is missing."""
+    given = config.generation
+    if given is None:
+        return None
+    if given.prompt is None or given.new_tokens is None:
+        missing = [key for key in ("prompt", "new_tokens") if getattr(given, key) is None]
+        raise InputError(f"{PATH}.{key} is missing; give its tokens" for key in missing)
+    step = (config.batch_size or 1) * (config.gradient_accumulation_steps or 1)
+    return Rollout(
+        engine=given.engine,
+        sequences=given.sequences or step,
+        prompt=given.prompt,
+        new_tokens=given.new_tokens,
+        static=given.cache_implementation == "static",
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        scores=given.old_logprobs,
+    )
+
+
+def trained_tokens(config: TrainingConfig) -> int | None:
+    """Tokens of a sequence that a generation gives, prompt and completion; None without one."""
+    given = config.generation
+    if given is None or given.prompt is None or given.new_tokens is None:
+        return None
+    return given.prompt + given.new_tokens
+
+
+def with_evaluation(run: Run, given: EvaluationConfig | None) -> Run:
+    """The run with its evaluation, whose sequences are as long as the run's unless given."""
+    if given is None:
+        return run
+    kept = min(given.batches, given.accumulation_steps or given.batches)
+    found = Evaluation(
+        batch=given.batch_size, seq=given.seq_len or run.seq, kept=kept if given.keep_logits else 0
+    )
+    return replace(run, evaluation=found)
+
+
+def reference_kind(config: TrainingConfig) -> str:
+    """The run's reference model. With adapters, it is the model itself while they are off."""
+    if config.reference_model == PRECOMPUTED:
+        return PRECOMPUTED
+    if config.reference_model:
+        return BASE if config.lora is not None else COPY
+    return ""
+
+
+def compile_mode(config: TrainingConfig) -> str:
+    """The mode of torch.compile; "" where the model is not compiled."""
+    if isinstance(config.compile, str):
+        return config.compile
+    return COMPILED if config.compile else ""
+
+
+def step_key_problems(run: Run, config: TrainingConfig) -> Iterator[str]:
+    """A sentence for each key without effect, and where a model has no cache to generate with."""
+    generation, evaluation = config.generation, config.evaluation
+    if generation is not None:
+        if run.record is not None or run.arch.family in ROW.no_code:
+            yield f"{PATH}: {run.arch.family} has no KV cache that is modelled; leave it out"
+        default, engine = GenerationConfig(), generation.engine
+        for key, value in given_keys(generation).items():
+            if key not in OWN_KEYS[engine] and value != getattr(default, key):
+                yield f"{PATH}.{key} has no effect with engine {engine!r}; leave it out"
+    if evaluation and evaluation.accumulation_steps is not None and not evaluation.keep_logits:
+        why = "is for logits that are kept; set keep_logits to true"
+        yield f"{EVALUATION}.accumulation_steps {why}"
