@@ -8,22 +8,8 @@ from pathlib import Path
 
 from ..runfile.text.errors import InputError, printable
 from .output import show, write
-from .parser import Parser, add_output, whole
 
 PICTURES = (".svg", ".html")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `backtest`."""
-    parser.option("runs", "RUNS.jsonl", "file of measured runs")
-    text = "what is scored: the estimate, or a trace with torch (default: estimate)"
-    parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate", help=text)
-    parser.flag("--phases", "also compare the peak of each measured phase")
-    parser.option(
-        "--picture", "FILE", "write a chart of predicted and measured memory (.svg or .html)"
-    )
-    parser.option("--jobs", "N", "predict in N processes (default: 1)", whole, default=1)
-    add_output(parser, "table", "json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,36 +11,12 @@ from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from ..estimates.serving.infer_command import InferCommand
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
-from .export import add_export, check_export, export_estimate
-from .fit_check import check, margin, save_run
+from .export import check_export, export_estimate
+from .fit_check import check, save_run
 from .output import screen_width, show, write
-from .parser import Parser, add_long, add_output, add_run, add_source
-from .recorded import add_recorded, recorded_source, recorded_words
+from .recorded import recorded_source, recorded_words
 from .run_source import RunSource
 from .shell_words import ShellWords
-from .training_options import add_training_options
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `calculate`."""
-    add_source(parser)
-    add_run(parser)
-    add_training_options(parser)
-    add_recorded(parser)
-    add_output(parser, "table", "json", "yaml", "html")
-    add_long(parser)
-    add_check(parser)
-
-
-def add_check(parser: Parser) -> None:
-    """Add --check, its options, --save-run and --export."""
-    parser.flag("--check", "say in one sentence whether it fits; exit code 1: no, 3: cannot tell")
-    parser.option(
-        "--margin", "GIB", "with --check: GiB that must stay free, or a share: 2, 5%%", margin
-    )
-    parser.flag("--quiet", "with --check: print the sentence only")
-    parser.option("--save-run", "FILE", "also write the run as a run file (JSON)")
-    add_export(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
 from .fit_check import EXIT_CODES
 from .output import show, write
-from .parser import Parser, add_long, add_output, add_settings, memory, whole
+from .parser import option_keys
 from .together import Checked, several_data, several_lines, shared_gpus
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
@@ -27,27 +27,9 @@ NO_MODEL = "nothing that was read names the model; add --set model.name=owner/mo
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
 )
-# Options of `check` that have a value, and the key of the run file that each sets.
-KEYS = {
-    "--gpu": "hardware.gpu",
-    "--gpu-mem": "hardware.gpu_memory_gb",
-    "--gpus": "hardware.num_gpus",
-}
+# Options of `check` that set a key of the run file each.
+KEYS = {option: key for key, option in option_keys("check").items()}
 WITH_VALUE = (*KEYS, "-g", "-m", "--set", "--format", "-f", "--output", "-o")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `check`."""
-    parser.option("launch", "COMMAND", "the command, a script, or a tool's file", nargs="*")
-    parser.option("--gpu", "NAME", "GPU model (default: this machine's)", dest=KEYS["--gpu"])
-    text = "memory of one GPU in GB, as marketed"
-    parser.option("-m --gpu-mem", "GB", text, memory, dest=KEYS["--gpu-mem"])
-    text = "number of GPUs (default: as the command says)"
-    parser.option("-g --gpus", "N", text, whole, dest=KEYS["--gpus"])
-    add_settings(parser)
-    parser.flag("--run", "become the command if it fits: its signals, its exit code")
-    add_output(parser, "table", "json")
-    add_long(parser)
 
 
 def separated(words: Sequence[str]) -> list[str]:

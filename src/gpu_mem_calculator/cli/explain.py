@@ -7,27 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..runfile.text.errors import InputError
 from .output import show, write
-from .parser import Parser, add_output, add_run, add_source
-from .recorded import add_recorded, recorded_source
-from .training_options import add_training_options
+from .recorded import recorded_source
 
 if TYPE_CHECKING:
     from ..estimates.calculator import Estimate
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `explain`."""
-    add_source(parser)
-    add_run(parser)
-    add_training_options(parser)
-    add_recorded(parser)
-    add_parts(parser)
-    add_output(parser, "table", "json")
-
-
-def add_parts(parser: Parser) -> None:
-    """Add --parts."""
-    parser.flag("--parts", "also list the tensors of each entry")
 
 
 def run(args: argparse.Namespace) -> int:

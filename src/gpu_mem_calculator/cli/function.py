@@ -8,14 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runfile.text.errors import InputError
-from .parser import Parser
-
-
-def add_function(parser: Parser) -> None:
-    """Add --function and --with."""
-    text = "your own code: a function that returns a model and a batch"
-    parser.option("--function", "MODULE:FUNCTION", text)
-    parser.repeated("--with", "NAME=VALUE", "an argument of the function", "values")
 
 
 def function_words(args: argparse.Namespace) -> list[str]:

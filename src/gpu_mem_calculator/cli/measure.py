@@ -6,86 +6,22 @@ Under torchrun or the deepspeed launcher, each rank of the real job is measured.
 from __future__ import annotations
 
 import argparse
-import re
 
 from msgspec.structs import replace
 
 from ..lab.measure.cases import CaseResult, measure_cases
 from ..lab.measure.cases_file import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
-from ..lab.measure.ray_cluster import ClusterShape
 from ..lab.measure.runs_file import RunsFile
-from ..ledger.units import GIB, KIB, MIB
+from ..ledger.units import GIB
 from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError, print_to_stderr
 from .conditions import check_options, conditions, run_name
-from .function import add_function, function_values
+from .function import function_values
 from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, positive, whole
 from .progress import progress
 from .run_source import run_data
 
-UNITS = {
-    **dict.fromkeys(("", "G", "GB", "GIB"), GIB),
-    **dict.fromkeys(("M", "MB", "MIB"), MIB),
-    **dict.fromkeys(("K", "KB", "KIB"), KIB),
-    "B": 1,
-}
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `measure`."""
-    add_run(parser)
-    add_function(parser)
-    wanted = "function, with, group, rank, steps, cap_bytes, bounds_bytes, alloc_conf"
-    cases = f"many runs, one JSON object per line: id, config, and optionally {wanted}"
-    parser.option("--cases", "FILE", cases)
-    parser.option(
-        "--rank", "N", "rank to run, which decides the pipeline stage (default: 0)", natural
-    )
-    parser.option("--steps", "N", f"training steps to run (default: {STEPS})", whole)
-    cap = "limit on PyTorch's memory: 24GiB, 500MiB; a plain number is GiB"
-    parser.option("--cap", "SIZE", cap, memory_size)
-    add_allocator(parser)
-    parser.flag("--find-minimum", "find the least memory in which the run survives")
-    between = "limits to search between, such as 12GiB:16GiB (default: from a run without a limit)"
-    parser.option("--between", "LOW:HIGH", between, memory_range)
-    append = "append the results to a file for backtest; cases that are in it"
-    parser.option("--append", "FILE", f"{append} are not measured again")
-    parser.flag("--again", "measure failed cases again")
-    parser.option("--id", "NAME", "name of the result (default: the file's name)")
-    parser.option(
-        "--timeout", "S", f"time limit of one case in seconds (default: {TIMEOUT:g})", positive
-    )
-    ray = "run every rank on a Ray cluster, such as 2x8; paths are those of its nodes"
-    parser.option("--ray", "NODESxGPUS", ray, nodes_and_gpus)
-    add_output(parser, "table", "json")
-
-
-def nodes_and_gpus(text: str) -> ClusterShape:
-    """The shape of a cluster: `2x8` is two nodes of eight GPUs."""
-    sizes = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text.strip())
-    if not sizes:
-        raise argparse.ArgumentTypeError(f"{text!r} must be nodes x GPUs on each, such as 2x8")
-    return ClusterShape(int(sizes[1]), int(sizes[2]))
-
-
-def memory_size(text: str) -> int:
-    """Bytes from `24GiB`, `24GB` (the same: cards are sold so), `500MiB` or a number of GiB."""
-    number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
-    unit = UNITS.get(number[2].upper()) if number else None
-    size = int(float(number[1]) * unit) if number and unit else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a size such as 24GiB or 500MiB")
-    return size
-
-
-def memory_range(text: str) -> tuple[int, int]:
-    """Two sizes from `12GiB:16GiB`, the lower one first."""
-    low, _, high = text.partition(":")
-    sizes = memory_size(low), memory_size(high)
-    if sizes[0] >= sizes[1]:
-        raise argparse.ArgumentTypeError(f"{text!r} must be two sizes, the lower one first")
-    return sizes
+NAMED = {"STEPS": STEPS, "TIMEOUT": TIMEOUT}  # what the help of the options names
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from ..runfile.text.errors import InputError
 from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
 from .output import show, write
+from .parser import option_name
 from .run_source import run_data, run_words
 
 # Options, by argparse's names, that --ray passes to every rank besides those of the run.
@@ -89,5 +90,5 @@ def rank_words(args: argparse.Namespace) -> list[str]:
     words = [*run_words(args), *function_words(args)]
     for name in RANK_OPTIONS:
         if getattr(args, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+            words += [option_name(name), str(getattr(args, name))]
     return words + (["--cap", f"{args.cap}B"] if args.cap is not None else [])

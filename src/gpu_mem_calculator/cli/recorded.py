@@ -9,18 +9,10 @@ from typing import Any
 from ..runfile.record_file import load_record
 from ..runfile.text.errors import InputError
 from ..runfile.text.files import write_file
-from .function import add_function, function_values, function_words
-from .parser import Parser
+from .function import function_values, function_words
 from .run_source import RunSource, run_source, run_words
 
 SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch has its length
-
-
-def add_recorded(parser: Parser) -> None:
-    """Add --function, --with and --record."""
-    add_function(parser)
-    text = "with --function: save the recording; alone: estimate from it, without torch"
-    parser.option("--record", "FILE", text)
 
 
 def recorded_words(args: argparse.Namespace) -> list[str]:
