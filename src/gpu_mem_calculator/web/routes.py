@@ -186,13 +186,12 @@ FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
 def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
     """Every address: path, method, endpoint and document."""
     for route in CALCULATIONS:
-        yield route.path, route.method, _calculation(route), route.document()
+        yield route.path, route.method, _calculation(route), route
     for path, (_, answer, summary) in FACT.items():
         about = RouteDocument(summary=summary, tag=FACTS, answer=answer)
         yield path, "GET", _sends_fact(partial(_encode_fact, path)), about
-    about = RouteDocument(
-        summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN, fails=(404,)
-    )
+    summary = "One preset as a run file"
+    about = RouteDocument(summary=summary, tag=FACTS, words=("name",), answer=RUN)
     yield "/api/preset/{name}", "GET", _preset, about
     for path, endpoint, summary, answer, media in MONITORING:
         about = RouteDocument(summary=summary, tag=WATCH, media=media, answer=answer, fails=(503,))
