@@ -7,25 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..lab.backtest.phases import SERVED, WORDS, title
 from ..lab.backtest.rows import METRICS
 from ..lab.backtest.score import BacktestReport, summary, verdict_score
+from ..tools.translation.arguments import tables
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrap_lines
 
-TITLES = {
-    "allocated": "allocated",
-    "startup": "start-up",
-    "reserved": "reserved",
-    "needs": "needs",
-    "device": "nvidia-smi",
-    "host": "host RAM",
-    "weights": "weights",
-    "activation": "activations",
-    "non_torch": "outside torch",
-    "graph": "CUDA graphs",
-    "kv_pool": "KV pool",
-    "kv_tokens": "KV tokens",
-    "step": "step",
-}
-UNITS = {"kv_tokens": "tokens", "step": "s"}  # the others are bytes, shown in GiB
-RUNGS = {"estimate": "the estimate", "trace": "the trace"}
+_TABLES = tables(__file__)
+TITLES, RUNGS = _TABLES["titles"], _TABLES["rungs"]
+UNITS = _TABLES["units"]  # the others are bytes, shown in GiB
 NAME, RUN, NUM_WORST = 18, 21, 5
 HEAD = f"{'mean':>6}{'median':>7}{'worst':>7}{'bias':>7}{'danger':>7}  worst run"
 Errors = Sequence[tuple[str, float]]  # row, error in percent
@@ -48,7 +35,7 @@ def text_score(report: BacktestReport, where: str, *, phases: bool = False) -> I
 
 
 def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
-    rung = RUNGS.get(report.rung, report.rung)
+    rung = RUNGS[report.rung]
     count = len(report.rows)
     text = f"{count} measured run{'' if count == 1 else 's'} against {rung}"
     if report.refused:
@@ -177,7 +164,7 @@ def main_metric(report: BacktestReport) -> str | None:
 def _notes(report: BacktestReport) -> Iterator[Line]:
     missing = report.unpredicted()
     if missing:
-        rung = RUNGS.get(report.rung, report.rung)
+        rung = RUNGS[report.rung]
         names = ", ".join(f"{TITLES.get(m, m)} ({n})" for m, n in missing.items())
         yield line()
         yield from wrap_lines("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)

@@ -15,6 +15,7 @@ from msgspec import Struct
 from ..lab.backtest.score import DANGEROUS_PCT, BacktestReport
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError
+from ..tools.translation.arguments import tables
 from .backtest import RUNGS, TITLES, UNITS, main_metric
 from .html import asset
 from .lines import count
@@ -24,17 +25,9 @@ from .svg import svg_text
 WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
 BAND_PCT = -DANGEROUS_PCT
 STRAIGHT_PCT = 20  # with larger errors the axis is nearly logarithmic, so that small ones show
-# Okabe and Ito's colours without the yellow. Groups also differ in shape, not in colour alone.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8694")
-SHAPES = (
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-    "M-3.5-3.5h7v7h-7z",
-    "M0-5 4.7 3.5H-4.7z",
-    "M0-5.2 5.2 0 0 5.2-5.2 0z",
-    "M0 5 4.7-3.5H-4.7z",
-    "M-1.5-4.6h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1z",
-    "M-4.6-2.6h9.2v5.2h-9.2z",
-)
+_TABLES = tables(__file__)
+# Groups also differ in shape, not in colour alone.
+COLOURS, SHAPES = _TABLES["colours"], _TABLES["shapes"]
 
 
 class PlotPoint(Struct, frozen=True):
@@ -100,7 +93,7 @@ def picture(report: BacktestReport, where: str) -> str:
     most = max(1.2 * abs(worst.error), 0.5)
     left = PlotPanel(left=64, low=low, high=high, most=most, unit=unit)
     right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
-    rung = RUNGS.get(report.rung, report.rung)
+    rung = RUNGS[report.rung]
     lead = (
         f"{len(points)} measured runs ({where}) against {rung}: mean error "
         f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %"

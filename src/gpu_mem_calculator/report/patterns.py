@@ -5,19 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Ledger
+from .parts import KIND_TITLES
 
-# The kinds in a column, from the bottom up.
-TITLES = {
-    PARAM: "parameters",
-    OPTIM: "optimizer states",
-    GRAD: "gradients",
-    COMM: "communication",
-    CACHE: "KV cache",
-    ACT: "activations",
-    TEMP: "temporaries",
-    RUNTIME: "context, libraries",
-}
 # A pattern over the colour of each kind, so that kinds can be distinguished without colour.
+# The kinds are in the order of a column, from the bottom up.
 PATTERNS = {
     PARAM: (8, ""),
     OPTIM: (8, "M-2 2 2 -2M0 8 8 0M6 10 10 6"),
@@ -28,6 +19,7 @@ PATTERNS = {
     TEMP: (8, "M-2 6 2 10M0 0 8 8M6 -2 10 2"),
     RUNTIME: (8, "M0 0 8 8M0 8 8 0"),
 }
+TITLES = {kind: KIND_TITLES[kind] for kind in PATTERNS} | {RUNTIME: "context, libraries"}
 
 
 def titles(ledger: Ledger) -> dict[str, str]:

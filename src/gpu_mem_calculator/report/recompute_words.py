@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from ..run.recompute import EVERY_SECOND_MM
 from ..run.run import Run
 
-SHARES = {2: " on half of the layers", 3: " on three quarters of the layers"}
+# Of the layers, in quarters.
+SHARES = {2: " on half of the layers", 3: " on three quarters of the layers", 4: ""}
 
 
 def recompute_words(run: Run) -> Iterator[str]:
     """The run's recompute policy; nothing where there is none."""
     rule = run.rule
     if run.recompute == "full":
-        yield f"full recompute{SHARES.get(run.recompute_quarters, '')}{_which(run)}"
+        yield f"full recompute{SHARES[run.recompute_quarters]}{_which(run)}"
         if rule.offload:
             yield "layer inputs in host RAM"
     elif run.recompute == "op":

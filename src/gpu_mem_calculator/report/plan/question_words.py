@@ -6,18 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.units import count
+from ...tools.translation.arguments import tables
 from .amounts import card
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plans
 
 # The first words where something else than the fastest set-up is looked for.
-GOALS = {
-    "fewest_gpus": "the fewest GPUs: ",
-    "largest_batch": "the largest batch: ",
-    "longest_context": "the longest sequence: ",
-    "largest_model": "the largest model: ",
-}
+GOALS = tables(__file__)
 
 
 def question_words(plans: Plans) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...ledger.units import GIB
+from ...tools.translation.arguments import tables
 from ..bars import gauge, stack_widths
 from ..lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
 from ..progress_bar import shorten
@@ -31,14 +32,7 @@ HARD = "\u00a0"  # a space at which no line ends
 MOST = 10**6  # the length of a bar of time, which is then rounded to characters
 LEAST_SETUP = 20  # columns of a set-up in the table; the last figures give way on a narrow screen
 # The parts of a step: a character and a colour for each, in turn.
-FILLS = (
-    ("█", "blue"),
-    ("▓", "magenta"),
-    ("▒", "yellow"),
-    ("░", "green"),
-    ("=", "red"),
-    ("-", "cyan"),
-)
+FILLS = tables(__file__)["fills"]
 SETUP, SERVED_SETUP = "set-up, batch×steps, recompute", "set-up"
 
 

@@ -6,44 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.units import gib
+from ...tools.translation.arguments import tables
 from ...training.engines import DEFAULT, engine_knobs, engine_names, engine_row, spellings
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plan
 
-AXES = {
-    "tensor_parallel_size": "TP",
-    "pipeline_parallel_size": "PP",
-    "context_parallel_size": "CP",
-    "expert_parallel_size": "EP",
-    "data_parallel_size": "DP",
-}
-RECOMPUTE = {
-    "none": "no recompute",
-    "0": "no recompute",
-    "1": "selective recompute",
-    "2": "full recompute on half of the layers",
-    "3": "full recompute on three quarters of the layers",
-    "4": "full recompute",
-}
-# Other changes of one key, with their value.
-CHANGES = {
-    "training.batch_size": "micro-batch {}",
-    "training.gradient_accumulation_steps": "{} micro-batches a step",
-    "training.recompute.recompute_num_layers": "layers recomputed: {}",
-    "parallelism.virtual_pipeline_size": "{} chunks a stage",
-    "hardware.num_gpus": "{} GPUs",
-    "hardware.gpu": "GPU {}",
-    "engine.zero_stage": "ZeRO-{}",
-    "engine.type": "engine {}",
-    "inference.batch_size": "{} users",
-    "inference.engine": "engine {}",
-    "users": "{} users",
-    "latency": "{} s per output token",
-    "first_token": "{} s to the first token",
-    "throughput": "{} tokens/s",
-    "context": "a context of {}",
-}
+_TABLES = tables(__file__)
+AXES: Mapping[str, str] = _TABLES["axes"]
+RECOMPUTE: Mapping[str, str] = _TABLES["recompute"]
+CHANGES: Mapping[str, str] = _TABLES["changes"]  # of one key, with their value
+VALUES: Mapping[str, str] = _TABLES["values"]  # what follows a value that says enough
 # Settings that are on, in words.
 WORDED = [knob for name in engine_names() for knob in engine_knobs(name) if knob.words[0]]
 TITLES = {knob.key.rpartition(".")[2]: knob.words[0] for knob in WORDED}
@@ -51,21 +24,9 @@ SHORT_WORDS = dict(knob.words for knob in WORDED)
 # Titles of servers that are long in a table.
 SHORT_TITLES = {"TensorRT-LLM": "TRT-LLM"}
 HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
-# Keys whose value alone says enough, with what is written after it.
-VALUES = {
-    "training.optimizer_implementation": "optimizer",
-    "training.loss": "loss",
-    "training.precision": "",
-    "training.attention": "attention",
-    "inference.kv_cache_dtype": "KV cache",
-    "inference.quantization": "weights",
-}
 # Keys that the words of a set-up say, so that they are not written as `key=value`.
 SAID = {
-    *["type", "engine", "zero_stage", "sharding_strategy", "fsdp_version", "offload_optimizer"],
-    *["offload_param", "cpu_offload", "batch_size", "gradient_accumulation_steps", "recompute"],
-    *["activation_checkpointing", "virtual_pipeline_size", "sequence_parallel"],
-    *["replicas", "servers", "users", "max_num_seqs", "max_seq_len", "prompt_len", "new_tokens"],
+    *(key for keys in _TABLES["said"].values() for key in keys),
     *AXES,
     *(path.rpartition(".")[2] for path in VALUES),
 }
@@ -144,7 +105,7 @@ def _recompute_words(training: Mapping[str, Any]) -> Iterator[str]:
 def _offload_words(keys: Mapping[str, Any]) -> Iterator[str]:
     for key, what in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
         if (place := keys.get(key) or "none") != "none":
-            yield f"{what} on the {HOSTS.get(place, place)}"
+            yield f"{what} on the {HOSTS[place]}"
     if keys.get("cpu_offload"):
         yield "weights and optimizer on the CPU"
 
