@@ -108,12 +108,14 @@ def _without(words: Sequence[str], changes: Mapping[str, str]) -> list[str]:
 
 def _recipe(changes: Mapping[str, str], estimate: Estimate) -> str:
     """The recipe that the changes are, with any rank; "" where they are none."""
+    if RANK not in changes:
+        return ""
     engine = changes.get(ENGINE, estimate.resolved.engine.name)
     for name in ("qlora", "lora"):
         keys = recipe_settings(name, None, engine, card_dtype(estimate.resolved.hardware))
         wanted = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in keys.items()}
         if all(changes.get(key) == value for key, value in wanted.items() if key != RANK):
-            return name if RANK in changes else ""
+            return name
     return ""
 
 
