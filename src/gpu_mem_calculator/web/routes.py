@@ -25,6 +25,7 @@ from ..runfile.keys.fields import form
 from ..runfile.keys.schema import RUN, schema
 from ..training.engines import engines
 from .addresses import CALCULATIONS, SLOW, Address
+from .guard import refused
 from .observability import OUTCOMES, metrics
 from .openapi import PRESETS, TITLES, RouteDocument, openapi_document, operation
 from .pool import ProcessLane, QueueFullError, TimeLimitError
@@ -223,9 +224,9 @@ def _calculation(route: Address) -> Endpoint:
         unknown = [n for n in query if n not in route.query and not (settings and "." in n)]
         if unknown:
             known = ", ".join(route.query) or "none"
-            return _refusal(422, f"{unknown[0][:80]!r} is not an option here; it has: {known}")
+            return refused(422, f"{unknown[0][:80]!r} is not an option here; it has: {known}")
         if len(query) < len(query.multi_items()):
-            return _refusal(422, "an option is there more than once; leave one of them out")
+            return refused(422, "an option is there more than once; leave one of them out")
         lane = SLOW if query.get("replay") == "true" else route.lane
         return await answer_request(request, route.task, lane, **request.path_params)
 
@@ -280,7 +281,7 @@ async def _preset(request: Request) -> Response:
     name = request.path_params["name"]
     run = preset(name)
     if run is None:
-        return _refusal(404, f"{name[:80]!r} is not a preset; see /api/presets")
+        return refused(404, f"{name[:80]!r} is not a preset; see /api/presets")
     return _json(msgspec.json.encode(run))
 
 
@@ -289,7 +290,7 @@ async def _ready(request: Request) -> Response:
     lanes = request.app.state.lanes.values()
     missing = [lane.name for lane in lanes if not lane.ready]
     if missing:
-        return _refusal(503, f"no calculating process is ready in: {', '.join(missing)}")
+        return refused(503, f"no calculating process is ready in: {', '.join(missing)}")
     return _json(b'{"status":"ready"}')
 
 
@@ -306,7 +307,3 @@ MONITORING: Iterable[tuple[str, Endpoint, str, str, str]] = (
 
 def _json(body: bytes) -> Response:
     return Response(body, media_type=JSON)
-
-
-def _refusal(status: int, sentence: str) -> Response:
-    return Response(refusal(status, [sentence]).body, status, media_type=JSON)

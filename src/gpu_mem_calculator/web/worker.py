@@ -49,13 +49,14 @@ from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from .export import export
 from .logs import log_fault, start_logs
-from .options import PAGES, REPLAYS, THEMES, Options, numbers, one_of, width
+from .options import Options, is_true, numbers, one_of, width
 from .pasted_text import read_pasted
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
 
 Change = dict[str, Any]
+SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
 
 
 def offered_changes(estimate: Estimate) -> list[Change]:
@@ -95,13 +96,7 @@ def _serving_sets(estimate: Estimate) -> list[Change]:
             "settings": list(one.setting),
             "saves_bytes": now - one.device_bytes,
             "total_bytes": one.device_bytes,
-            "fits": one.fits,
-            "verdict": one.verdict,
-            "cost": one.cost,
-            "kv_tokens": one.kv_tokens,
-            "max_concurrency": one.max_concurrency,
-            "users": one.users,
-            "context": one.context,
+            **{key: getattr(one, key) for key in SERVER_FIGURES},
         }
         for one in serving_remedies(Server.of(estimate))
     ]
@@ -196,7 +191,7 @@ def room(body: Any, _options: Options) -> Any:
 
 def page_parts(body: Any, options: Options) -> Any:
     """What the page shows: the result, the picture and pieces of HTML."""
-    pixels, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
+    pixels, replayed = width(options), is_true(options, "replay")
     estimate = _estimate(body, replay=replayed)
     decided = replayed or bool(estimate.served)
     parts = look(estimate, _answers(estimate, changes=decided), width=pixels, pending=not replayed)
@@ -217,7 +212,7 @@ def report(body: Any, _options: Options) -> Any:
 
 def picture(_body: Any, options: Options) -> Any:
     """An SVG of the run that an address describes, `section.key=value` for each setting."""
-    pixels, theme = width(options), one_of(options, "theme", THEMES)
+    pixels, theme = width(options), one_of(options, "theme")
     settings = [f"{key}={value}" for key, value in options.items() if "." in key]
     estimate = _estimate(with_settings({}, settings))
     return TextPage(standalone(estimate, width=pixels, theme=theme), "image/svg+xml")
@@ -225,7 +220,7 @@ def picture(_body: Any, options: Options) -> Any:
 
 def plans(body: Any, options: Options) -> Any:
     """The plans for a question, fastest first."""
-    return plans_reply(body, page=one_of(options, "page", PAGES) == PAGES[1])
+    return plans_reply(body, page=is_true(options, "page"))
 
 
 def import_text(body: Any, _options: Options) -> Any:
