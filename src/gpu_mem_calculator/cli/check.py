@@ -22,7 +22,6 @@ from .parser import option_keys
 from .together import Checked, several_data, several_lines, shared_gpus
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
-OWN_MODEL = ("megatron", "torchtitan")  # programs whose arguments describe the model
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
@@ -112,6 +111,7 @@ def _check(
     from ..estimates.calculator import full_estimate, with_other_cards
     from ..estimates.memory_result import with_limits
     from ..runfile.read import with_settings
+    from ..tools.translation.tools import TOOLS
 
     if reading.problems:
         problems = tuple(reading.problems)
@@ -121,7 +121,8 @@ def _check(
     reading = _settled(reading, args.settings)
     hardware = _of_run(reading, given, machine)
     data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
-    if not data.get("model") and (data.get("program") or {}).get("tool") not in OWN_MODEL:
+    tool = TOOLS.get((data.get("program") or {}).get("tool", ""))
+    if not data.get("model") and (tool is None or not tool.own_model):
         return _cannot_tell(reading, [NO_MODEL])
     try:
         estimate = with_other_cards(full_estimate(data))
