@@ -11,24 +11,22 @@ from ..runfile.text.errors import InputError
 
 def check_options(args: argparse.Namespace) -> None:
     """Raise every pair of options that exclude each other."""
-    problems = []
-    if args.cases and (args.config or args.preset):
-        problems.append("give one of --config, --preset and --cases")
-    if args.cases and not args.append:
-        problems.append("--cases needs --append FILE, where every finished case is kept")
-    for name in ("snapshot", "id"):
-        if args.cases and getattr(args, name):
-            problems.append(f"--{name} is for one run; leave it out with --cases")
-    if args.cases and args.function:
-        problems.append("--function is for one run; a case names its own in 'function'")
-    if args.find_minimum and args.cap is not None:
-        problems.append("--find-minimum tries caps itself; leave --cap out")
-    if args.between is not None and not args.find_minimum:
-        problems.append("--between is for --find-minimum; add it, or leave --between out")
-    if args.between is not None and args.snapshot:
-        problems.append("--snapshot is of a run without a cap; leave --between out")
-    if args.again and not args.cases:
-        problems.append("--again is for --cases; one run is always measured")
+    kept = "--cases needs --append FILE, where every finished case is kept"
+    many, search, between = bool(args.cases), args.find_minimum, args.between is not None
+    checks = [
+        (many and (args.config or args.preset), "give one of --config, --preset and --cases"),
+        (many and not args.append, kept),
+        *(
+            (many and getattr(args, name), f"--{name} is for one run; leave it out with --cases")
+            for name in ("snapshot", "id")
+        ),
+        (many and args.function, "--function is for one run; a case names its own in 'function'"),
+        (search and args.cap is not None, "--find-minimum tries caps itself; leave --cap out"),
+        (between and not search, "--between is for --find-minimum; add it, or leave --between out"),
+        (between and args.snapshot, "--snapshot is of a run without a cap; leave --between out"),
+        (args.again and not many, "--again is for --cases; one run is always measured"),
+    ]
+    problems = [text for wrong, text in checks if wrong]
     if problems:
         raise InputError(problems)
 

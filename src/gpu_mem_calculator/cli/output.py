@@ -17,33 +17,12 @@ if TYPE_CHECKING:
     from ..report.lines import Line
 
 # Replacements for streams whose encoding lacks a character.
-ASCII = str.maketrans(
-    {
-        "█": "#",
-        "▓": "%",
-        "▒": "+",
-        "░": ".",
-        "│": "|",
-        "×": "x",
-        "·": "-",
-        "✓": "ok:",
-        "►": ">",
-        "²": "^2",
-        "ᵀ": "^T",
-        "…": "...",
-        "–": "-",
-        "•": "o",
-    }
+ASCII = str.maketrans("█▓▒░│×·►–•", "#%+.|x->-o") | str.maketrans(
+    {"✓": "ok:", "²": "^2", "ᵀ": "^T", "…": "..."}
 )
-
 NARROWEST = 40  # columns
-FILE_OPTIONS = (
-    "output",
-    "record",
-    "snapshot",
-    "picture",
-    "save_run",
-)  # options that name a file to write
+# Options that name a file to write.
+FILE_OPTIONS = ("output", "record", "snapshot", "picture", "save_run")
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:

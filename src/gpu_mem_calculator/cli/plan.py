@@ -18,6 +18,7 @@ from ..runfile.text.parameter_count import parameter_count
 from .export import check_export, write_export
 from .output import screen_width, show, write
 from .parser import option_name
+from .training_options import GPUS_PER_NODE, REPLACED
 
 if TYPE_CHECKING:
     from ..advice.planner.answers.plans import Plans
@@ -29,7 +30,6 @@ ASKED = (
     *("serve", "users", "context", "new_tokens"),
 )
 HARDWARE = {"gpu_mem": "hardware.gpu_memory_gb", "nodes": "hardware.num_nodes"}
-PER_NODE = 8  # GPUs, where only the nodes are given
 RUNS = "plans"  # the folder that is proposed for --save-runs
 TARGETS = ("latency", "first_token", "throughput")
 
@@ -73,7 +73,7 @@ def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
     asked = {name: getattr(args, name) for name in (*ASKED, *TARGETS)}
     given = {name: value for name, value in asked.items() if value is not None}
     if args.nodes and not args.gpus:
-        given["gpus"] = PER_NODE * args.nodes
+        given["gpus"] = GPUS_PER_NODE * args.nodes
     own = {key: getattr(args, name) for name, key in HARDWARE.items() if getattr(args, name)}
     fixed = dict(_pair(text, "--set") for text in args.settings)
     fixed |= dict(_pair(text, "--fix") for text in args.fix)
@@ -120,7 +120,6 @@ def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
     """The run of one of --candidates, with MODEL and --gpu, --gpus, --seq-len and --set."""
     from ..runfile.read import with_settings
     from .run_source import run_source
-    from .training_options import REPLACED
 
     keys = {"hardware.gpu": args.gpu, "hardware.num_gpus": args.gpus}
     keys |= {key: getattr(args, name) for name, key in HARDWARE.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..runfile.config import TrainingConfig
@@ -17,31 +17,18 @@ from ..runfile.resolve.training_defaults import named_dtype
 from ..runfile.text.errors import InputError
 from ..training.engines import DEFAULT, engine, engine_row, shorthands, spellings
 from .parser import option_keys
+from .words import TABLES
 
-GPUS_PER_NODE = 8
+GPUS_PER_NODE = 8  # where only the nodes are given
 PRECISION, DTYPE = "training.precision", "training.dtype"
 DTYPES = ("bf16", "fp16", "fp32")
 # Other spellings of a precision: those of torch and of Lightning.
-SPELLINGS = {
-    **{"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "16": "fp16", "32": "fp32"},
-    **{"half": "fp16", "float": "fp32", "32_true": "fp32", "16_mixed": "fp16_mixed"},
-    **{"bf16_true": "bf16_pure", "16_true": "fp16_pure"},
-}
+SPELLINGS: Mapping[str, str] = TABLES["precisions"]
 # Levels of --checkpointing that are policies of training.recompute
 # (runfile/resolve/recompute_policies.py).
 POLICIES = tuple(name for name in NAMES if name not in LEVELS)
 # Keys of a file that an option replaces together with its own.
-REPLACED: Mapping[str, tuple[str, ...]] = {
-    CHECKPOINTING: ("training.recompute",),
-    "hardware.gpu": ("hardware.gpu_memory_gb", "hardware.gpu_memory_bytes"),
-    "hardware.gpu_memory_gb": ("hardware.gpu", "hardware.gpu_memory_bytes"),
-    "hardware.num_gpus": (
-        "parallelism.data_parallel_size",
-        "hardware.num_nodes",
-        "hardware.gpus_per_node",
-    ),
-    "hardware.num_nodes": ("hardware.gpus_per_node",),
-}
+REPLACED: Mapping[str, Sequence[str]] = TABLES["replaced"]
 FLAGS = option_keys("training")  # key -> option
 
 

@@ -18,21 +18,21 @@ def read_table(name: str) -> Any:
         return json.decode(file.read())
 
 
-_TABLES = read_table("spellings")
+TABLES = read_table("tables")
 # Axes of Megatron, as options of training commands.
-AXES: Mapping[str, str] = _TABLES["axes"]
+AXES: Mapping[str, str] = TABLES["axes"]
 # Other spellings of options: those of Hugging Face, of the servers, and short ones.
 ALIASES = {
     word: tuple(option.split())
-    for option, words in _TABLES["aliases"].items()
+    for option, words in TABLES["aliases"].items()
     for word in words.split()
 }
 # Names of a context, which training commands call a sequence.
-CONTEXTS: frozenset[str] = frozenset(_TABLES["contexts"].split())
-RANKS: frozenset[str] = frozenset(_TABLES["ranks"].split())  # of LoRA, and of QLoRA if asked for
+CONTEXTS: frozenset[str] = frozenset(TABLES["contexts"].split())
+RANKS: frozenset[str] = frozenset(TABLES["ranks"].split())  # of LoRA, and of QLoRA if asked for
 # Options that may lack their value: what a value looks like, and the value without one. Of
 # --checkpointing, the names of policies are values, too.
-OPTIONAL: Mapping[str, tuple[str, str]] = _TABLES["optional"]
+OPTIONAL: Mapping[str, tuple[str, str]] = TABLES["optional"]
 CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x4090
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from .lines import Line, gib
+
 FULL, EMPTY, LIMIT = "█", "░", "│"
 
 
@@ -13,6 +15,11 @@ def bar(value: float, full: float, width: int) -> str:
     if value <= 0 or full <= 0:
         return ""
     return FULL * min(width, max(1, round(width * value / full)))
+
+
+def part_row(left: str, size: int, most: int, style: str, figure: int, width: int) -> Line:
+    """A row of a table of parts: GiB in `figure` columns, and a bar of at most `width`."""
+    return [(left, ""), (gib(size, 2).rjust(figure), ""), (f"  {bar(size, most, width)}", style)]
 
 
 def gauge(share: float, width: int) -> str:

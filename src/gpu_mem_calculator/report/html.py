@@ -83,7 +83,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
         "css": asset("page.css"),
         "patterns": defs(),
         "model": model,
-        "eyebrow": _subject(estimate),
+        "eyebrow": _mode(estimate)[0],
         "course": "Inference" if estimate.serves else "The step",
         "setup": setup(estimate),
         "verdict": verdict(page),
@@ -137,9 +137,10 @@ def setup(estimate: Estimate) -> str:
     trained = result.trainable_parameters
     whole = estimate.serves or trained == result.num_parameters
     share = "" if whole else f", {count(trained)} of them trained"
+    _, mode, words = _mode(estimate)
     rows = {
         "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
-        **_mode_words(estimate),
+        mode: ", ".join(words),
         "Engine": ", ".join(engine),
         "Hardware": f"{hardware.num_gpus:,} × {hardware.title}{nodes}",
     }
@@ -147,19 +148,13 @@ def setup(estimate: Estimate) -> str:
     return f'<dl class="setup">{items}</dl>'
 
 
-def _subject(estimate: Estimate) -> str:
+def _mode(estimate: Estimate) -> tuple[str, str, Iterator[str]]:
+    """Training, inference or serving: what the report is of, the row's title, and its words."""
     if estimate.served:
-        return "a server"
-    return "inference" if estimate.serves else "a training step"
-
-
-def _mode_words(estimate: Estimate) -> dict[str, str]:
-    """The row for training, inference or serving: title and words."""
-    if estimate.served:
-        return {"Serving": ", ".join(server_words(estimate))}
+        return "a server", "Serving", server_words(estimate)
     if estimate.serves:
-        return {"Inference": ", ".join(served_words(estimate.resolved.run))}
-    return {"Training": ", ".join(_training(estimate))}
+        return "inference", "Inference", served_words(estimate.resolved.run)
+    return "a training step", "Training", _training(estimate)
 
 
 def _training(estimate: Estimate) -> Iterator[str]:

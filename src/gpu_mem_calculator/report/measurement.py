@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..estimates.calculator import Estimate, full_estimate
@@ -31,6 +31,12 @@ FIGURES = (
     ("survives in", "survives_in_bytes"),
     ("nvidia-smi", "device_bytes"),
 )
+OTHERS: Mapping[str, Callable[[Any], str]] = {
+    "host_bytes": lambda size: f"host RAM {gib(size, 2)} GiB",
+    "step_seconds": lambda seconds: f"{seconds:.3f} s a step",
+    "average_bytes": lambda size: f"{gib(size, 2)} GiB on average in the last",
+    "utilization_pct": lambda share: f"GPU busy {share:.0f} %",
+}
 EACH_RANK = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 COMPARED = ("allocated", "startup", "reserved", "needs", "device", "host")  # of rows.METRICS
 KINDS = (("forward", "fwd"), ("backward", "bwd"), ("optimizer", "opt"))  # how phases end
@@ -100,15 +106,7 @@ def _verdict(row: Row) -> Iterator[Line]:
         text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"
         yield from wrap_lines("", text, DIM)
     yield from _tries(row.get("tries", ()))
-    others = []
-    if "host_bytes" in measured:
-        others.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
-    if "step_seconds" in measured:
-        others.append(f"{measured['step_seconds']:.3f} s a step")
-    if "average_bytes" in measured:
-        others.append(f"{gib(measured['average_bytes'], 2)} GiB on average in the last")
-    if "utilization_pct" in measured:
-        others.append(f"GPU busy {measured['utilization_pct']:.0f} %")
+    others = [says(measured[key]) for key, says in OTHERS.items() if key in measured]
     if others:
         yield from wrap_lines("", ", ".join(others), DIM)
 

@@ -12,7 +12,7 @@ from ..estimates.result import MemoryResult
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
 from ..run.cuda.runtimes import in_words_of
 from ..run.phases import OPTIMIZER
-from .bars import bar
+from .bars import part_row
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line
 
@@ -180,11 +180,7 @@ def parts_table(estimate: Estimate) -> Iterator[Line]:
     most = max(row.bytes for row in rows)
     for row in rows:
         left = f"  {row.title:<{NAME}}{row.text[:TEXT]:<{TEXT}}"
-        yield [
-            (left, ""),
-            (gib(row.bytes, 2).rjust(FIGURE), ""),
-            (f"  {bar(row.bytes, most, BAR)}", row.style),
-        ]
+        yield part_row(left, row.bytes, most, row.style, FIGURE, BAR)
     total = gib(sum(row.bytes for row in rows), 2)
     says = "total".ljust(NAME) + "compare this with the card"
     yield line("  " + says.ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SAME = MIB // 100  # less than this shows as 0.00
 SIDES = 4  # entries of a kind that are listed on each side
 FIGURES = ("estimate", "trace", "difference")
+SIZES = ("allocated", "startup", "reserved", "needs", "margin", "device")
 
 
 def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Line]:
@@ -183,7 +184,7 @@ def tracing_report(traced: TraceReport) -> Iterator[Line]:
     yield line()
     yield from _largest(traced)
     yield line()
-    yield from _numbers(traced)
+    yield from numbers_table(four_numbers(traced.trace, traced.outside_torch_bytes))
     if traced.difference is not None:
         yield line()
         titles = {instant.name: instant.title for instant in traced.trace.ledger.instants}
@@ -311,20 +312,6 @@ def place(source: str) -> str:
     return f"{package}/{path.name}:{match[2]}"
 
 
-def _numbers(traced: TraceReport) -> Iterator[Line]:
-    trace = traced.trace
-    yield from numbers_table(
-        four_numbers(
-            trace.allocated_bytes,
-            trace.reserved_bytes,
-            trace.needs_bytes,
-            trace.device_bytes,
-            trace.margin_bytes,
-            traced.outside_torch_bytes,
-        )
-    )
-
-
 def tracing_data(traced: TraceReport) -> dict[str, Any]:
     """The report as plain data, with every entry of the ledger."""
     import msgspec
@@ -334,12 +321,7 @@ def tracing_data(traced: TraceReport) -> dict[str, Any]:
         "model": traced.title or trace.resolved.model.title,
         "num_parameters": traced.num_parameters,
         "trainable_parameters": traced.num_trained,
-        "allocated_bytes": trace.allocated_bytes,
-        "startup_bytes": trace.startup_bytes,
-        "reserved_bytes": trace.reserved_bytes,
-        "needs_bytes": trace.needs_bytes,
-        "margin_bytes": trace.margin_bytes,
-        "device_bytes": trace.device_bytes,
+        **{f"{name}_bytes": getattr(trace, f"{name}_bytes") for name in SIZES},
         "outside_torch_bytes": traced.outside_torch_bytes,
         "gpu_memory_bytes": hardware.memory_bytes,
         "fits_on_gpu": traced.verdict.word == FITS,
