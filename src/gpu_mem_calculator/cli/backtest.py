@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..runfile.text.errors import InputError, printable
-from .output import show, write
+from .output import show_answer, write
 
 PICTURES = (".svg", ".html")
 
@@ -22,14 +22,10 @@ def run(args: argparse.Namespace) -> int:
     rows = read_rows(args.runs)
     report = backtest(rows, args.rung, jobs=args.jobs, progress=_progress)
     _clear()
-    if args.format == "json":
-        from ..report.data import to_json
+    from ..report.backtest import text_score
 
-        write(to_json(as_data(report, phases=args.phases)), args.output)
-    else:
-        from ..report.backtest import text_score
-
-        show(list(text_score(report, args.runs, phases=args.phases)), args.output)
+    lines = text_score(report, args.runs, phases=args.phases)
+    show_answer(args, lambda: as_data(report, phases=args.phases), lines)
     if args.picture is not None:
         from ..report.backtest_picture import page, picture
 

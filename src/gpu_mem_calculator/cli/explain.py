@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..runfile.text.errors import InputError
-from .output import show, write
+from .output import show_answer
 from .recorded import recorded_source
 
 if TYPE_CHECKING:
@@ -25,16 +25,12 @@ def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:
     from ..estimates.explain.explain import explain
 
     explanation = explain(estimate)
-    if args.format == "json":
-        import msgspec
-
-        from ..report.data import to_json
-
-        write(to_json(msgspec.to_builtins(explanation)), args.output)
-    elif args.format == "table":
-        from ..report.explanation import explanation_lines
-
-        show(list(explanation_lines(estimate, explanation, show_parts=args.parts)), args.output)
-    else:
+    if args.format not in ("table", "json"):
         raise InputError(f"--explain has no --format {args.format}; choose table or json")
+    from msgspec import to_builtins
+
+    from ..report.explanation import explanation_lines
+
+    lines = explanation_lines(estimate, explanation, show_parts=args.parts)
+    show_answer(args, lambda: to_builtins(explanation), lines)
     return 0

@@ -17,7 +17,7 @@ from ..serving import OF_GGUF, USUAL, server_names
 from .explain import show_explanation
 from .export import check_export, export_estimate
 from .fit_check import save_run
-from .output import show, write
+from .output import show_answer
 from .parser import option_keys
 from .serving import serving_answer
 
@@ -170,17 +170,11 @@ def _show_changes(
     args: argparse.Namespace, server: Estimate | None, changes: list[Any], lines: list[Any]
 ) -> None:
     """Show the changes of a server, as data with the server's engine and card."""
-    import msgspec
-
-    from ..report.data import to_json, to_yaml
-
-    if args.format in ("json", "yaml"):
-        from ..report.serving.lists import server_facts
-
-        facts = server_facts(server) if server is not None else {}
-        data = [{**msgspec.to_builtins(change), **facts} for change in changes]
-        write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
-    elif args.format == "table":
-        show(lines, args.output)
-    else:
+    if args.format == "html":
         raise InputError(f"this answer has no --format {args.format}; choose table or json")
+    from msgspec import to_builtins
+
+    from ..report.serving.lists import server_facts
+
+    facts = server_facts(server) if server is not None else {}
+    show_answer(args, lambda: [{**to_builtins(change), **facts} for change in changes], lines)

@@ -17,7 +17,7 @@ from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError, print_to_stderr
 from .conditions import check_options, conditions, run_name
 from .function import function_values
-from .output import show, write
+from .output import show_answer, write
 from .progress import progress
 from .run_source import run_data
 
@@ -115,14 +115,9 @@ def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile |
         result = next(measure_cases(cases, measure_case, **settings))
     if result.refused:
         raise InputError(result.refused)
-    if args.format == "json":
-        from ..report.data import to_json
+    from ..report.measurement import measurement_report
 
-        write(to_json(result.row), args.output)
-    else:
-        from ..report.measurement import measurement_report
-
-        show(list(measurement_report(result, args.append)), args.output)
+    show_answer(args, lambda: result.row, measurement_report(result, args.append))
     return 1 if result.failed else 0
 
 

@@ -14,7 +14,7 @@ from ..lab.measure.torchrun import end_with_torchrun, leave_problems
 from ..runfile.text.errors import InputError
 from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
-from .output import show, write
+from .output import show_answer
 from .parser import option_name
 from .run_source import run_data, run_words
 
@@ -66,14 +66,9 @@ def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
         for row in rows:
             row["id"] = fresh_id(row["id"], taken)
             file.add(row)
-    if args.format == "json":
-        from ..report.data import to_json
+    from ..report.measurement import ranks_report
 
-        write(to_json(rows), args.output)
-    else:
-        from ..report.measurement import ranks_report
-
-        show(list(ranks_report(rows, args.append)), args.output)
+    show_answer(args, lambda: rows, ranks_report(rows, args.append))
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ledger.extras import install
 from ..runfile.text.errors import InputError, print_to_stderr
 from .function import function_values
-from .output import show, write
+from .output import show_answer
 from .run_source import run_data
 from .script import SECONDS, SHAPES, check_no_script_options, script_report
 
@@ -50,18 +50,12 @@ def write_report(args: argparse.Namespace, report: TraceReport) -> int:
         from ..lab.trace.snapshot import write_snapshot
 
         write_snapshot(args.snapshot, result.stream, result.makers, result.resolved.allocator)
-    if args.format == "json":
-        from ..report.data import to_json
-        from ..report.tracing import tracing_data
+    from ..report.tracing import tracing_data, tracing_report
 
-        write(to_json(tracing_data(report)), args.output)
-    else:
-        from ..report.tracing import tracing_report
-
-        show(list(tracing_report(report)), args.output)
-        if args.snapshot:
-            viewer = "torch's memory viewer; drop it on pytorch.org/memory_viz"
-            print_to_stderr(f"{args.snapshot} is for {viewer}")
+    show_answer(args, lambda: tracing_data(report), tracing_report(report))
+    if args.snapshot and args.format == "table":
+        viewer = "torch's memory viewer; drop it on pytorch.org/memory_viz"
+        print_to_stderr(f"{args.snapshot} is for {viewer}")
     return 0
 
 

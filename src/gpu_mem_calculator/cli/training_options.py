@@ -49,7 +49,8 @@ def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen
     name = _engine_name(run)
     assumed: tuple[str, ...] = ()
     if recipe is not None:
-        values = _recipe_values(args, recipe, rank, name, _card(args, run))
+        card = getattr(args, "hardware.gpu") or (run.get("hardware") or {}).get("gpu")
+        values = _recipe_values(args, recipe, rank, name, card)
         settings |= values
         assumed = (recipe_words(recipe, values, _kept(values, args)),) if values else ()
     own = {key: getattr(args, key) for key in FLAGS if getattr(args, key) is not None}
@@ -86,12 +87,6 @@ def _recipe(args: argparse.Namespace) -> tuple[str | None, int | None]:
         raise InputError(f"--{named[0]} contradicts --recipe {args.recipe}; give one of them")
     recipe = named[0] if named else args.recipe
     return recipe, getattr(args, recipe, None) if recipe in ("lora", "qlora") else None
-
-
-def _card(args: argparse.Namespace, run: Mapping[str, Any]) -> str | None:
-    """The card that an option or the run names."""
-    own: str | None = getattr(args, "hardware.gpu")
-    return own or (run.get("hardware") or {}).get("gpu")
 
 
 def _recipe_values(

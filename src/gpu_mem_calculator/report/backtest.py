@@ -9,6 +9,7 @@ from ..lab.backtest.rows import METRICS
 from ..lab.backtest.score import BacktestReport, summary, verdict_score
 from ..tools.translation.arguments import tables
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrap_lines
+from .progress_bar import shorten
 
 _TABLES = tables(__file__)
 TITLES, RUNGS = _TABLES["titles"], _TABLES["rungs"]
@@ -65,14 +66,14 @@ def _figures(name: str, errors: Errors, style: str = "") -> Line:
         _signed(v or 0.0).lstrip("+") for v in (score.mean_abs_pct, score.median_abs_pct)
     )
     text = (
-        f"{_shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
+        f"{shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
         f"{_signed(score.bias_pct or 0.0):>7}"
     )
     danger = score.under_by_more_than_2_pct or 0
     return [
         (text, style),
         (f"{danger or '-':>7}", BAD if danger else style),
-        (f"  {_shorten(run, RUN)}", DIM),
+        (f"  {shorten(run, RUN)}", DIM),
     ]
 
 
@@ -82,10 +83,6 @@ def _signed(error: float) -> str:
         return f"{error:+.0e}"
     text = f"{error:+.2f}" if abs(error) < 100 else f"{error:+.0f}"
     return "0.00" if text in ("+0.00", "-0.00") else text
-
-
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _verdicts(report: BacktestReport) -> Iterator[Line]:
@@ -141,7 +138,7 @@ def _worst(report: BacktestReport) -> Iterator[Line]:
     for name in names:
         one = rows[name].metrics[metric]
         show = (figure(metric, v) for v in (one.predicted, one.measured))
-        left = _shorten(f"  {name}", 43)
+        left = shorten(f"  {name}", 43)
         style = WARN if abs(errors[name]) > 2 else ""
         yield [
             (f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),

@@ -20,7 +20,7 @@ from .backtest import RUNGS, TITLES, UNITS, main_metric
 from .html import asset
 from .lines import count
 from .picture import CHARACTER
-from .svg import svg_text
+from .svg import round_step, round_values, svg_text
 
 WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
 BAND_PCT = -DANGEROUS_PCT
@@ -182,12 +182,8 @@ def _figure(value: float, unit: str) -> str:
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Round values on a logarithmic axis: 1, 2 and 5 of each decade, or only 1 if too many."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1, 2, 5), (1,)):
-        ticks = [m * 10.0**k for k in decades for m in steps if low <= m * 10.0**k <= high]
-        if len(ticks) <= 9:
-            break
-    return ticks
+    ticks = round_values(low, high)
+    return ticks if len(ticks) <= 9 else round_values(low, high, (1,))
 
 
 def _tick(value: float, unit: str) -> str:
@@ -256,8 +252,7 @@ def percent_ticks(most: float) -> list[float]:
     if most > STRAIGHT_PCT:
         ends = sorted({BAND_PCT, *log_ticks(BAND_PCT, most)})
         return [-v for v in reversed(ends)] + [0.0] + ends
-    size = 10.0 ** math.floor(math.log10(most / 2))
-    step = next(size * m for m in (1, 2, 5, 10) if most / (size * m) <= 5)
+    step = round_step(most, 2, 5)
     last = int(most / step)
     return [round(i * step, 10) for i in range(-last, last + 1)]
 

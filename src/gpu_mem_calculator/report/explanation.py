@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ..estimates.calculator import Estimate
 from ..estimates.explain.explain import LETTERS, ExplainedEntry, Explanation
-from .headline import card_bytes, headline
+from ..estimates.verdict_words import total_bytes
+from .headline import headline
 from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrap_lines
 from .parts import KIND_TITLES, rest_words
 
@@ -48,7 +49,7 @@ def explanation_lines(
 
 def _rest(estimate: Estimate) -> Iterator[Line]:
     """What torch's allocator needs beyond that; together it is the figure of the verdict."""
-    result, card = estimate.result, card_bytes(estimate)
+    result, card = estimate.result, total_bytes(estimate.result)
     margin = result.margin_bytes or 0
     rest = card - margin - result.allocated_bytes - result.outside_torch_bytes
     if rest > 0:

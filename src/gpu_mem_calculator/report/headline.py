@@ -9,11 +9,7 @@ from msgspec.structs import replace
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
-from ..estimates.verdict_words import CardVerdict as CardVerdict
-from ..estimates.verdict_words import needs_words as needs_words
-from ..estimates.verdict_words import result_verdict, total_bytes
-from ..estimates.verdict_words import undecided as undecided
-from ..estimates.verdict_words import verdict_words as verdict_words
+from ..estimates.verdict_words import CardVerdict, result_verdict, undecided
 from ..run.run import Run
 from ..training.optimizers import OPTIMIZERS
 from .bars import gauge
@@ -139,20 +135,10 @@ def _mesh_words(run: Run) -> Iterator[str]:
         yield "sequence parallel"
 
 
-def card_verdict(estimate: Estimate) -> CardVerdict:
-    """The verdict of an estimate."""
-    return result_verdict(estimate.result)
-
-
-def card_bytes(estimate: Estimate) -> int:
-    """Bytes that the card must have."""
-    return total_bytes(estimate.result)
-
-
 def verdict(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     """The lines of the verdict: whether the run fits, free memory, a gauge, and what decides."""
     result = estimate.result
-    yield from verdict_lines(card_verdict(estimate), result.summary, width)
+    yield from verdict_lines(result_verdict(estimate.result), result.summary, width)
     yield from undecided_lines(result, width)
 
 

@@ -19,14 +19,8 @@ from ..estimates.calculator import STEP, Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.server_result import concurrent_users
-from .headline import (
-    card_verdict,
-    needs_words,
-    served_words,
-    server_words,
-    undecided,
-    verdict_words,
-)
+from ..estimates.verdict_words import needs_words, result_verdict, undecided, verdict_words
+from .headline import served_words, server_words
 from .html_tables import (
     EstimatePage,
     breakdown_table,
@@ -34,6 +28,7 @@ from .html_tables import (
     ledger_details,
     numbers_list,
     opening_tag,
+    remarks_list,
     size,
     stages_table,
     text,
@@ -112,7 +107,6 @@ def estimate_page(estimate: Estimate) -> EstimatePage:
         columns=columns_of(ledger, instants, outside),
         peak=instants.index(highest),
         instant=highest,
-        outside=estimate.outside_torch,
     )
 
 
@@ -177,7 +171,7 @@ def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
     """The verdict: CSS class, sign and words."""
     result, serving = estimate.result, estimate.result.serving
     if serving is None:
-        return (*TONES[result.verdict], verdict_words(card_verdict(estimate)))
+        return (*TONES[result.verdict], verdict_words(result_verdict(estimate.result)))
     words = WORDS[result.verdict]
     if serving.problem:
         words = f"{words}: {serving.problem}"
@@ -190,7 +184,7 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     """The verdict box. live: without links; pending: the replay is still running."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
-    found = card_verdict(page.estimate)
+    found = result_verdict(page.estimate.result)
     tone, sign, words = verdict_parts(page.estimate)
     waits = pending and result.verdict == UNSURE
     if waits:
@@ -302,7 +296,7 @@ def remarks(result: MemoryResult) -> str:
     """Warnings and assumptions."""
     what = "Warning" if result.serving is None else "Note"
     warnings = "".join(f'<p class="warning">{what}: {text(one)}</p>' for one in result.warnings)
-    assumed = "".join(f"<li>{text(one)}</li>" for one in result.assumed)
-    listed = f'<p>Assumed, as the run file does not say:</p><ul class="remarks">{assumed}</ul>'
+    assumed = remarks_list(result.assumed)
+    listed = f"<p>Assumed, as the run file does not say:</p>{assumed}"
     none = "<p>No warnings, and nothing is assumed but each framework’s own defaults.</p>"
     return (warnings + (listed if assumed else "")) or none

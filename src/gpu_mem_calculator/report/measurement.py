@@ -14,6 +14,7 @@ from ..lab.measure.cases import CaseResult
 from ..lab.measure.probe import in_step
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError
+from ..tools.translation.arguments import tables
 from .backtest import TITLES
 from .bars import bar
 from .columns import columns
@@ -24,13 +25,7 @@ Row = Mapping[str, Any]
 NAME, FIGURE = 24, 9
 ROWS = 24  # with more phases, only those of the first and the last step are shown
 BUSY = 1.5 * GIB  # a larger CUDA context means that other processes use the card
-FIGURES = (
-    ("allocated", "allocated_bytes"),
-    ("start-up", "startup_bytes"),
-    ("reserved", "reserved_bytes"),
-    ("survives in", "survives_in_bytes"),
-    ("nvidia-smi", "device_bytes"),
-)
+FIGURES: Mapping[str, str] = tables(__file__)
 OTHERS: Mapping[str, Callable[[Any], str]] = {
     "host_bytes": lambda size: f"host RAM {gib(size, 2)} GiB",
     "step_seconds": lambda seconds: f"{seconds:.3f} s a step",
@@ -100,7 +95,9 @@ def _verdict(row: Row) -> Iterator[Line]:
         return
     measured = row["measured"]
     yield line(f"the run took {gib(measured['allocated_bytes'], 2)} GiB at its highest", GOOD)
-    figures = [f"{name} {gib(measured[key], 2)}" for name, key in FIGURES if key in measured]
+    figures = [
+        f"{name} {gib(measured[key], 2)}" for key, name in FIGURES.items() if key in measured
+    ]
     yield from wrap_lines("", "   ".join(figures) + " GiB")
     if "survives_in_bytes" in measured:
         text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"

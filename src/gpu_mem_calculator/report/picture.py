@@ -17,7 +17,7 @@ from msgspec import Struct
 from ..ledger.units import GIB
 from ..tools.translation.arguments import tables
 from .instants import InstantColumn, note
-from .svg import svg_text
+from .svg import round_step, svg_text
 
 Columns = Sequence[InstantColumn]
 PHASES = tables(__file__)  # names, from the longest
@@ -152,8 +152,7 @@ def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> It
 def ticks(top_bytes: float) -> list[float]:
     """Round levels in GiB, four to eight of them, from 0."""
     top = top_bytes / GIB
-    size = 10.0 ** math.floor(math.log10(top / 4))
-    step = next(size * m for m in (1, 2, 5, 10) if top / (size * m) <= 6)
+    step = round_step(top, 4, 6)
     return [i * step for i in range(int(top / step) + 1)]
 
 

@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, headroom_bytes, replay_verdict
-from ..estimates.verdict_words import card_summary
+from ..estimates.verdict_words import CardVerdict, card_summary
 from ..lab.trace.diff import DiffRow, DiffSide, KindDiff, LedgerDiff
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..ledger.units import MIB
 from ..run.phases import STARTUP
 from ..training.optimizers import OPTIMIZERS
 from .columns import columns
-from .headline import CardVerdict, headline, setup_words, verdict_lines
+from .headline import headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
@@ -44,7 +44,7 @@ def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Li
     yield line("the estimate against this trace, in MiB", BOLD)
     rows = [
         DiffRow(titles[row.name], row.estimate_bytes, row.trace_bytes)
-        for row in _worst_first(_steps(diff.phases))
+        for row in sorted(_steps(diff.phases), key=lambda row: -abs(row.difference_bytes))
     ]
     yield from _table("peak of each phase", rows)
     yield line()
@@ -74,10 +74,6 @@ def _steps(rows: Iterable[DiffRow]) -> Iterator[DiffRow]:
         if key not in shown or not rest:
             shown.add(key)
             yield row
-
-
-def _worst_first(rows: Iterable[DiffRow]) -> list[DiffRow]:
-    return sorted(rows, key=lambda row: -abs(row.difference_bytes))
 
 
 def _mib(num_bytes: int) -> str:

@@ -273,7 +273,7 @@ def _sends_fact(fact: Callable[[], EncodedFact]) -> Endpoint:
 
 
 async def _healthy(_request: Request) -> Response:
-    return _json(b'{"status":"ok"}')
+    return Response(b'{"status":"ok"}', media_type=JSON)
 
 
 async def _preset(request: Request) -> Response:
@@ -282,7 +282,7 @@ async def _preset(request: Request) -> Response:
     run = preset(name)
     if run is None:
         return refused(404, f"{name[:80]!r} is not a preset; see /api/presets")
-    return _json(msgspec.json.encode(run))
+    return Response(msgspec.json.encode(run), media_type=JSON)
 
 
 async def _ready(request: Request) -> Response:
@@ -291,7 +291,7 @@ async def _ready(request: Request) -> Response:
     missing = [lane.name for lane in lanes if not lane.ready]
     if missing:
         return refused(503, f"no calculating process is ready in: {', '.join(missing)}")
-    return _json(b'{"status":"ready"}')
+    return Response(b'{"status":"ready"}', media_type=JSON)
 
 
 async def _metrics(_request: Request) -> Response:
@@ -303,7 +303,3 @@ MONITORING: Iterable[tuple[str, Endpoint, str, str, str]] = (
     ("/readyz", _ready, "The service can calculate", "Status", JSON),
     ("/metrics", _metrics, "Prometheus metrics", "string", "text/plain"),
 )
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type=JSON)

@@ -52,14 +52,14 @@ LISTS = ("hub_hosts", "allowed_hosts")
 def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSettings:
     """The settings of an environment; every problem is raised at once."""
     values: dict[str, Any] = {}
-    problems = []
+    types, problems = get_type_hints(ServiceSettings, include_extras=True), []
     for name in ServiceSettings.__struct_fields__:
         text = environment.get(PREFIX + name.upper())
         if text is None or text == "":
             continue
         value: Any = text.split(",") if name in LISTS else text
         try:
-            values[name] = msgspec.convert(value, _type(name), strict=False)
+            values[name] = msgspec.convert(value, types[name], strict=False)
         except msgspec.ValidationError as error:
             problems.append(f"{PREFIX}{name.upper()}={text!r}: {str(error).lower()}")
     if problems:
@@ -74,7 +74,3 @@ def environment(settings: ServiceSettings) -> dict[str, str]:
         PREFIX + name.upper(): ",".join(value) if isinstance(value, list) else str(value)
         for name, value in values.items()
     }
-
-
-def _type(name: str) -> Any:
-    return get_type_hints(ServiceSettings, include_extras=True)[name]

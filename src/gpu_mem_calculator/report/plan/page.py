@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ...ledger.units import GIB
 from ..backtest_picture import SHAPES
 from ..html import asset
-from ..html_tables import num_cells, size, table, text
+from ..html_tables import num_cells, remarks_list, size, table, text
 from ..svg import svg_text
 from .amounts import (
     PARTS,
@@ -146,8 +146,7 @@ def _stages(plan: Plan) -> str:
 
 
 def _why(plan: Plan) -> str:
-    items = "".join(f"<li>{text(one)}</li>" for one in plan.why)
-    return f'<h3>Why</h3><ul class="remarks">{items}</ul>' if items else ""
+    return f"<h3>Why</h3>{remarks_list(plan.why)}" if plan.why else ""
 
 
 def _knobs(plan: Plan) -> str:
@@ -314,24 +313,17 @@ def plan_body(plans: Plans) -> str:
 def _verdict(plans: Plans) -> str:
     fits = [one for one in plans.plans if one.fits_on_gpu]
     if fits:
-        return f'<p class="soft">{text(space_words(plans))}.</p>{_limits(plans)}'
-    changes = "".join(
-        f"<li>{text(change_words(one.change))}: saves {one.saves_bytes / GIB:.1f} GiB per GPU</li>"
+        limits = remarks_list(plans.limits, "remarks small")  # of the search and its seconds
+        return f'<p class="soft">{text(space_words(plans))}.</p>{limits}'
+    changes = remarks_list(
+        f"{change_words(one.change)}: saves {one.saves_bytes / GIB:.1f} GiB per GPU"
         for one in plans.if_nothing_fits
     )
-    listed = (
-        f'<p>It would fit with one of:</p><ul class="remarks">{changes}</ul>' if changes else ""
-    )
+    listed = f"<p>It would fit with one of:</p>{changes}" if changes else ""
     return (
         f'<div class="verdict fails"><p class="says">No set-up fits</p>'
         f'<p class="small">{text(space_words(plans))}.</p>{listed}</div>'
     )
-
-
-def _limits(plans: Plans) -> str:
-    """What the search and its seconds leave out."""
-    listed = "".join(f"<li>{text(one)}</li>" for one in plans.limits)
-    return f'<ul class="remarks small">{listed}</ul>' if listed else ""
 
 
 def _table(plans: Plans) -> str:

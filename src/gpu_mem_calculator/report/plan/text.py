@@ -76,15 +76,11 @@ def best_lines(plan: Plan, width: int) -> Iterator[Line]:
         yield from (line(left, BOLD), line(fits, style))
     yield [
         (gauge(needs / has, width - 11), style.removeprefix("bold ")),
-        (_percent(needs / has), ""),
+        (f" {100 * needs / has:,.0f} %", ""),
     ]
     yield from time_lines(plan, width)
     for number, sentence in enumerate(plan.why):
         yield from _wrapped("why: " if number == 0 else "     ", [sentence], "", width)
-
-
-def _percent(share: float) -> str:
-    return f" {100 * share:,.0f} %"
 
 
 def time_lines(plan: Plan, width: int) -> Iterator[Line]:
