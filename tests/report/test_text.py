@@ -17,15 +17,17 @@ from gpu_mem_calculator.estimates.result import OutOfMemory
 from gpu_mem_calculator.estimates.stage_replay import survives
 from gpu_mem_calculator.estimates.verdict_words import total_bytes
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
 from gpu_mem_calculator.report.headline import sentence
 from gpu_mem_calculator.report.lines import (
     Line,
+    bar,
     colour_text,
     command,
     count,
+    gauge,
     plain,
     size,
+    stack_widths,
     wrap_lines,
 )
 from gpu_mem_calculator.report.longest_sequence import failure_words, longest_sequence_words

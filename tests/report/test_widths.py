@@ -10,8 +10,7 @@ import pytest
 from gpu_mem_calculator.estimates.serving.capacity import CapacityMatrix
 from gpu_mem_calculator.lab.trace.diff import DiffSide
 from gpu_mem_calculator.report import backtest, parts, tracing
-from gpu_mem_calculator.report.columns import columns
-from gpu_mem_calculator.report.lines import command, count, plain, size
+from gpu_mem_calculator.report.lines import columns, command, count, plain, size
 from gpu_mem_calculator.report.progress_bar import shorten
 from gpu_mem_calculator.report.serving import long as serving_long
 

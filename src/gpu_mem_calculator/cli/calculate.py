@@ -13,8 +13,8 @@ from ..report.lines import Line
 from ..report.remedy_lines import Commands
 from .export import check_export, export_estimate
 from .fit_check import check, save_run
+from .function import recorded_source, recorded_words
 from .output import screen_width, show, write
-from .recorded import recorded_source, recorded_words
 from .run_source import RunSource
 from .shell_words import ShellWords
 
@@ -125,8 +125,7 @@ def _render(
     notes: tuple[str, ...],
 ) -> str:
     if format_name == "html":
-        from ..report.html import html_report
-        from ..report.remedies_html import remedies_section
+        from ..report.html import html_report, remedies_section
 
         page: str = html_report(estimate, remedies_section(estimate, answers, commands))
         return page

@@ -56,7 +56,7 @@ def show_rows(
     elif args.format == "list":
         write("\n".join(row["name"] for row in data), args.output)
     else:
-        from ..report.columns import columns
+        from ..report.lines import columns
 
         show(list(columns(head, cells, right)), args.output)
     return 0

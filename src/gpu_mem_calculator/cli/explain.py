@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..runfile.text.errors import InputError
+from .function import recorded_source
 from .output import show_answer
-from .recorded import recorded_source
 
 if TYPE_CHECKING:
     from ..estimates.calculator import Estimate

@@ -6,6 +6,11 @@ Under torchrun or the deepspeed launcher, each rank of the real job is measured.
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,15 +18,16 @@ from ..lab.measure.cases import CaseResult, measure_cases
 from ..lab.measure.cases_file import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
 from ..lab.measure.runs_file import RunsFile
 from ..ledger.units import GIB
+from ..report.progress_bar import ProgressBar
+from ..report.terminal import takes_escapes
 from ..runfile.read import with_settings
-from ..runfile.text.errors import InputError, print_to_stderr
-from .conditions import check_options, conditions, run_name
+from ..runfile.text.errors import InputError, print_to_stderr, printable
 from .function import function_values
 from .output import show_answer, write
-from .progress import progress
 from .run_source import run_data
 
 NAMED = {"STEPS": STEPS, "TIMEOUT": TIMEOUT}  # what the help of the options names
+OnPhase = Callable[[MeasureCase, str], None]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -155,3 +161,80 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
     else:
         write(ending)
     return 0
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise every pair of options that exclude each other."""
+    kept = "--cases needs --append FILE, where every finished case is kept"
+    many, search, between = bool(args.cases), args.find_minimum, args.between is not None
+    checks = [
+        (many and (args.config or args.preset), "give one of --config, --preset and --cases"),
+        (many and not args.append, kept),
+        *(
+            (many and getattr(args, name), f"--{name} is for one run; leave it out with --cases")
+            for name in ("snapshot", "id")
+        ),
+        (many and args.function, "--function is for one run; a case names its own in 'function'"),
+        (search and args.cap is not None, "--find-minimum tries caps itself; leave --cap out"),
+        (between and not search, "--between is for --find-minimum; add it, or leave --between out"),
+        (between and args.snapshot, "--snapshot is of a run without a cap; leave --between out"),
+        (args.again and not many, "--again is for --cases; one run is always measured"),
+    ]
+    problems = [text for wrong, text in checks if wrong]
+    if problems:
+        raise InputError(problems)
+
+
+def run_name(args: argparse.Namespace) -> str:
+    """The name of a result: --id, else the preset, the file or the function of the run."""
+    if args.id or args.preset:
+        return str(args.id or args.preset)
+    return Path(args.config).stem if args.config else (args.function or "").replace(":", ".")
+
+
+def conditions(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a `MeasureCase` that the options set; they override those of a file."""
+    options = {
+        "rank": args.rank,
+        "steps": args.steps,
+        "cap_bytes": args.cap,
+        "bounds_bytes": args.between,
+        "alloc_conf": args.alloc_conf,
+        "timeout": args.timeout,
+    }
+    return {key: value for key, value in options.items() if value is not None}
+
+
+@contextmanager
+def progress(
+    cases: list[MeasureCase], *, stdout_taken: bool = False
+) -> Iterator[tuple[OnPhase, Callable[[str], None]]]:
+    """Yields two functions: one shows the phase of a case, the other a finished case's line.
+
+    On a terminal the phase is in a progress bar, elsewhere it is not shown. `stdout_taken` sends
+    the lines to stderr, where stdout is for the result.
+    """
+
+    def write_line(text: str) -> None:
+        if stdout_taken:
+            print_to_stderr(text, begins="")
+        else:
+            write(text)
+
+    if not takes_escapes(sys.stderr):
+        yield (lambda case, phase: None), write_line
+        return
+    with ProgressBar(sys.stderr, len(cases)) as bar:
+        bar.show(printable(cases[0].id))
+
+        def on_phase(case: MeasureCase, phase: str) -> None:
+            bar.show(printable(f"{case.id} {phase}"))
+
+        def finished(text: str) -> None:
+            if stdout_taken or sys.stdout.isatty():
+                bar.print_above(printable(text))
+            else:
+                write(text)
+            bar.show(bar.label, bar.finished + 1)
+
+        yield on_phase, finished

@@ -12,8 +12,8 @@ from ..lab.measure.ray_cluster import run_over_ray
 from ..lab.measure.runs_file import RunsFile
 from ..lab.measure.torchrun import end_with_torchrun, leave_problems
 from ..runfile.text.errors import InputError
-from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
+from .measure import check_options, conditions, run_name
 from .output import show_answer
 from .parser import option_name
 from .run_source import run_data, run_words

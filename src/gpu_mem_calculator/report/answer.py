@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..advice.training.answers import TrainingAnswers
 from ..estimates.calculator import Estimate
-from .bars import part_row
 from .headline import asked_words, verdict
-from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, wrap_lines
+from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, part_row, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .parts import BreakdownRow, parts
 from .progress_bar import shorten

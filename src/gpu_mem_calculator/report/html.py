@@ -2,25 +2,26 @@
 
 The verdict comes first, then the picture of a step, the parts, the numbers, and their sources. All
 text from users is escaped.
-
-How many users a server holds, in words: whole users at a context.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from string import Template
 
+from ..advice.training.answers import TrainingAnswers
+from ..advice.training.remedies import Remedy
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.server_result import concurrent_users
 from ..estimates.verdict_words import needs_words, result_verdict, undecided, verdict_words
-from .headline import served_words, server_words
+from .headline import loss_words, recompute_words, served_words, server_words
 from .html_tables import (
     EstimatePage,
     breakdown_table,
@@ -35,31 +36,12 @@ from .html_tables import (
 )
 from .instants import columns_of
 from .lines import count, gib
-from .loss_words import loss_words
+from .longest_sequence import longest_sequence_words
 from .patterns import defs, swatch, titles
 from .picture import timeline
-from .recompute_words import recompute_words
+from .remedy_lines import Commands, remedy_words
 
 USUAL_CONTEXT = 8192  # tokens; shown beside a longer context of the run
-
-
-def users_words(users: int, context: int) -> str:
-    """Whole users at a context."""
-    number = f"{users:,}" if users else "no"
-    return f"{number} user{'s' * (users != 1)} at {context:,} tokens"
-
-
-def users_notes(estimate: Estimate) -> Iterator[str]:
-    """The users at a usual context, where that of the run is longer; the tokens of the cache."""
-    serving = estimate.result.serving
-    if serving is None or serving.problem or not serving.kv_tokens:
-        return
-    if serving.users_context > USUAL_CONTEXT:
-        users = concurrent_users(estimate.served, USUAL_CONTEXT, serving.replicas)
-        yield f"{users_words(users, USUAL_CONTEXT).capitalize()}."
-    yield f"The KV cache holds {serving.kv_tokens:,} tokens."
-
-
 TONES = {FITS: ("fits", "✓"), UNSURE: ("unsure", "?"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
 NAMED = 10  # with at most this many instants, the wide picture has their names
@@ -165,6 +147,23 @@ def _training(estimate: Estimate) -> Iterator[str]:
     yield from recompute_words(run)
     yield from loss_words(run)
     yield f"{run.attention.replace('_', ' ')} attention"
+
+
+def users_words(users: int, context: int) -> str:
+    """Whole users at a context."""
+    number = f"{users:,}" if users else "no"
+    return f"{number} user{'s' * (users != 1)} at {context:,} tokens"
+
+
+def users_notes(estimate: Estimate) -> Iterator[str]:
+    """The users at a usual context, where that of the run is longer; the tokens of the cache."""
+    serving = estimate.result.serving
+    if serving is None or serving.problem or not serving.kv_tokens:
+        return
+    if serving.users_context > USUAL_CONTEXT:
+        users = concurrent_users(estimate.served, USUAL_CONTEXT, serving.replicas)
+        yield f"{users_words(users, USUAL_CONTEXT).capitalize()}."
+    yield f"The KV cache holds {serving.kv_tokens:,} tokens."
 
 
 def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
@@ -300,3 +299,31 @@ def remarks(result: MemoryResult) -> str:
     listed = f"<p>Assumed, as the run file does not say:</p>{assumed}"
     none = "<p>No warnings, and nothing is assumed but each framework’s own defaults.</p>"
     return (warnings + (listed if assumed else "")) or none
+
+
+def remedies_section(
+    estimate: Estimate, answers: TrainingAnswers, commands: Commands | None = None
+) -> str:
+    """What makes the run fit, with a command for each; empty where nothing is to be said."""
+    rows = commands.remedies if commands else [_file_words(one) for one in answers.remedies]
+    items = "".join(
+        f"<li><p>{text(remedy_words(remedy))}</p>"
+        f"<pre><code>{text(shlex.join(['gpu-mem-calc', *words]))}</code></pre></li>"
+        for remedy, words in zip(answers.remedies, rows, strict=True)
+    )
+    longest = longest_sequence_words(estimate, answers.longest_sequence)
+    said = f"<p>{text(longest[:1].upper() + longest[1:])}.</p>" if longest else ""
+    listed = f'<p>It fits with one of these:</p><ul class="remarks">{items}</ul>' if items else ""
+    if not said and not listed:
+        return ""
+    head = "What makes it fit" if items else "Longest sequence"
+    return (
+        f'<section aria-labelledby="h-remedies"><h2 id="h-remedies">{head}</h2>'
+        f"{said}{listed}</section>"
+    )
+
+
+def _file_words(remedy: Remedy) -> Sequence[str]:
+    """The command for the run file that the report shows."""
+    settings = (word for one in remedy.settings for word in ("--set", one))
+    return ["calculate", "--config", "run.json", *settings]

@@ -16,10 +16,22 @@ from ..ledger.units import GIB
 from ..runfile.text.errors import InputError
 from ..tools.translation.arguments import tables
 from .backtest import TITLES
-from .bars import bar
-from .columns import columns
 from .headline import headline
-from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
+from .lines import (
+    BAD,
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    WIDTH,
+    Line,
+    bar,
+    columns,
+    command,
+    gib,
+    line,
+    wrap_lines,
+)
 
 Row = Mapping[str, Any]
 NAME, FIGURE = 24, 9

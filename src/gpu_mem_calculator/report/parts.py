@@ -13,8 +13,7 @@ from ..estimates.verdict_words import total_bytes
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
 from ..run.cuda.runtimes import in_words_of
 from ..run.phases import OPTIMIZER
-from .bars import part_row
-from .lines import BOLD, DIM, Line, count, gib, line
+from .lines import BOLD, DIM, Line, count, gib, line, part_row
 
 KIND_TITLES = {
     PARAM: "parameters",

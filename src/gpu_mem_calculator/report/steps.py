@@ -9,8 +9,7 @@ from typing import Any
 from ..estimates.calculator import Estimate
 from ..estimates.result import StageResult
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
-from .bars import LIMIT, stack_widths
-from .lines import BOLD, DIM, Line, gib, line
+from .lines import BOLD, DIM, LIMIT, Line, gib, line, stack_widths
 
 LATER, MIDDLE, STEP = ", later micro-batch", ", middle micro-batch", "optimizer step"
 ROWS = 14  # of more instants the lowest are left out

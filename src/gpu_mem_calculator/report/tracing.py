@@ -1,6 +1,5 @@
-"""The report of a trace: verdict, timeline of the step, largest entries, four numbers.
-
-The differences between an estimate and a trace, as tables in MiB.
+"""The report of a trace: verdict, timeline of the step, largest entries, four numbers; and the
+differences between an estimate and a trace, as tables in MiB.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..ledger.units import MIB
 from ..run.phases import STARTUP
 from ..training.optimizers import OPTIMIZERS
-from .columns import columns
 from .headline import headline, setup_words, verdict_lines
-from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
+from .lines import BOLD, DIM, WARN, WIDTH, Line, columns, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
 from .steps import picture
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
 SAME = MIB // 100  # less than this shows as 0.00
 SIDES = 4  # entries of a kind that are listed on each side
+LARGEST = 10
 FIGURES = ("estimate", "trace", "difference")
 SIZES = ("allocated", "startup", "reserved", "needs", "margin", "device")
 
@@ -117,9 +116,6 @@ def _side(title: str, sides: Sequence[DiffSide]) -> Iterator[Line]:
         yield line(f"  {label:<9}{_mib(total):>12}  {len(rest)} more", DIM)
     if not sides:
         yield line(f"  {label:<9}{'nothing':>12}", DIM)
-
-
-LARGEST = 10
 
 
 class TraceReport(Struct, frozen=True, kw_only=True):

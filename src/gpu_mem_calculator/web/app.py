@@ -1,6 +1,6 @@
 """The web service: `uvicorn gpu_mem_calculator.web.app:app`, or this module, or `serve`.
 
-The pages, their styles and scripts: files of this package and of the report.
+Its pages, styles and scripts are files of this package and of the report.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The service described for other tools: OpenAPI, with schemas from the types themselves.
 
-The shapes of the service's bodies and answers that have no type elsewhere, for its description.
-
-`TYPES` is every type that the description names.
+First the shapes of bodies and answers that have no type elsewhere, then what is said of an address.
 """
 
 from __future__ import annotations
@@ -216,6 +214,7 @@ class Form(Struct, frozen=True):
 
 
 HERE = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]
+# Every type that the description names.
 TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *HERE)
 
 

@@ -1,8 +1,7 @@
 """The service's routes: calculations, facts, and what operators ask.
 
-Calculating processes read the bodies. Facts, which never change, are encoded once.
-
-From a request to its reply: read the body within limits, run the task in a lane, respond.
+A calculation's body is read within limits, its task is run in a lane, and a calculating process
+makes the reply. Facts, which never change, are encoded once.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """A calculating process: it runs one task after another from its pipe, until the pipe closes.
 
-It reads no file and no address that a client names, except on the hosts that the operator allows.
-An interrupt ends the running task and nothing else; its memory is limited.
-
-The tasks of a calculating process.
-
 A task is a function of the client's JSON and the options of its address. Its result is sent as
-JSON, or as it is where it is a `TextPage`.
-
-Changes that the page offers: single ones, and sets with which a run fits that does not.
+JSON, or as it is where it is a `TextPage`. It reads no file and no address that a client names,
+except on the hosts that the operator allows. An interrupt ends the running task and nothing else;
+the memory of the process is limited.
 """
 
 from __future__ import annotations
@@ -38,10 +33,9 @@ from ..estimates.explain.explain import explain
 from ..estimates.fit_verdict import FITS
 from ..ledger.units import MIB
 from ..report.data import answers_data
-from ..report.html import html_report
+from ..report.html import html_report, remedies_section
 from ..report.live import look
 from ..report.longest_sequence import longest_sequence_words
-from ..report.remedies_html import remedies_section
 from ..report.serving.html import serving_page
 from ..report.standalone import standalone
 from ..runfile.read import with_settings
@@ -57,6 +51,16 @@ from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
 
 Change = dict[str, Any]
 SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
+Task = Callable[[Any, Options], Any]
+SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
+NO_SERVER = (
+    'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
+)
+SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
+LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
+MOST_FETCHED = 64 * MIB  # bytes of one download
+PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
+TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 
 
 def offered_changes(estimate: Estimate) -> list[Change]:
@@ -100,14 +104,6 @@ def _serving_sets(estimate: Estimate) -> list[Change]:
         }
         for one in serving_remedies(Server.of(estimate))
     ]
-
-
-Task = Callable[[Any, Options], Any]
-SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
-NO_SERVER = (
-    'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
-)
-SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
 
 
 class TextPage(Struct, frozen=True):
@@ -258,12 +254,6 @@ TASKS: dict[str, Task] = {
     "import": import_text,
     "export": export,
 }
-
-
-LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
-MOST_FETCHED = 64 * MIB  # bytes of one download
-PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
-TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 
 
 class TaskInterrupted(BaseException):

@@ -1,12 +1,8 @@
 """Plans as one HTML file: the front is clicked, a set-up opens, two are compared.
 
-No network: styles and the script are in it, and its policy allows that script alone.
-
-The plans as an SVG scatter.
-
-Each point is a button of its plan; `plans.js` opens it.
-
-One plan in HTML: its figures, memory by stage, parts of its time, and its run file.
+No network: styles and the script are in it, and its policy allows that script alone. A point of the
+scatter is the button of its plan; `plans.js` opens the plan's panel, with its figures, memory by
+stage, the parts of its time, and its run file.
 """
 
 from __future__ import annotations
@@ -34,15 +30,15 @@ from .amounts import (
     training_words,
 )
 from .figures import MILLI, PlanColumn, PlotAxis, interval, plan_axes, plan_columns
-from .front import NAMED
-from .question_words import question_words
-from .text import space_words
-from .words import change_words, engine_words, setup_words, setups_apart
+from .text import NAMED, space_words
+from .words import change_words, engine_words, question_words, setup_words, setups_apart
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plan, Plans
 
 SHOWN_STAGES = 8  # pipeline stages in full; of more, the first, the last and the largest
+WIDTH, HEIGHT = 520, 340
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 38, 48
 
 
 def panel(plan: Plan, *, shown: bool) -> str:
@@ -181,10 +177,6 @@ def row(plan: Plan, words: str, columns: Sequence[PlanColumn]) -> str:
         f'</button></td><th scope="row">{text(words)}</th>'
         f"{num_cells(*(column.text(plan) for column in columns))}</tr>"
     )
-
-
-WIDTH, HEIGHT = 520, 340
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 38, 48
 
 
 def scatter(plans: Plans) -> str:

@@ -14,9 +14,21 @@ from ...ledger.ledger import CPU
 from ...run.cuda.runtimes import in_words_of
 from ...run.served import POOL, ServerItem, ServerMemory
 from ...runfile.inference_config import ServingResult
-from ..bars import part_row
 from ..headline import STYLES, headline, remarks, undecided_lines
-from ..lines import BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, size, wrap_lines
+from ..lines import (
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    WIDTH,
+    Line,
+    command,
+    gib,
+    line,
+    part_row,
+    size,
+    wrap_lines,
+)
 from ..shortfall import shortfall
 from .parts import FIGURES, busiest_rank, memory_bar, memory_parts
 from .words import change_gain, speed_words, verdict_words
