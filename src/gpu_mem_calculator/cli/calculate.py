@@ -51,15 +51,13 @@ def show_estimate(
     """
     save_run(args, estimate)
     if args.export:
-        return _export(args, estimate, name)
+        return export_estimate(args, estimate, _sentence(estimate, name))
     if estimate.served:
         from .serving import serving_answer
 
         return serving_answer(args, estimate, _infer_command(args))
-    from ..report.headline import sentence
-
     if args.quiet:
-        return check(args, estimate, sentence(estimate, name))
+        return check(args, estimate, _sentence(estimate, name))
     answers = training_answers(estimate)
     commands = shell.commands(estimate, answers.remedies)
     asides = _recipe_notes(args, estimate)
@@ -67,17 +65,18 @@ def show_estimate(
         show(training_text(args, estimate, answers, commands, notes, asides), args.output)
     else:
         write(_render(args.format, estimate, answers, commands, (*notes, *asides[:1])), args.output)
-    return check(args, estimate, sentence(estimate, name)) if args.check else 0
+    return check(args, estimate, _sentence(estimate, name)) if args.check else 0
 
 
-def _export(args: argparse.Namespace, estimate: Estimate, name: str) -> int:
+def _sentence(estimate: Estimate, name: str) -> str:
+    """The verdict in one sentence."""
     if estimate.served:
         from ..report.serving.words import sentence as serving_sentence
 
-        return export_estimate(args, estimate, serving_sentence(estimate))
+        return serving_sentence(estimate)
     from ..report.headline import sentence
 
-    return export_estimate(args, estimate, sentence(estimate, name))
+    return sentence(estimate, name)
 
 
 def _infer_command(args: argparse.Namespace) -> InferCommand | None:

@@ -11,6 +11,7 @@ from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import CardVerdict, result_verdict, undecided
 from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
+from ..pytorch.modelling.others.implementations import TRANSFORMERS
 from ..run.recompute import EVERY_SECOND_MM
 from ..run.run import Run
 from ..training.losses import LOSSES
@@ -46,7 +47,7 @@ def asked_words(estimate: Estimate) -> str:
 def _model_words(estimate: Estimate) -> Iterator[str]:
     run, result = estimate.resolved.run, estimate.result
     yield f"{count(result.num_parameters)} parameters"
-    if run.arch.implementation != "transformers":
+    if run.arch.implementation != TRANSFORMERS:
         yield f"{run.arch.implementation}'s layers"
     if run.new_tokens is not None:
         yield from server_words(estimate) if estimate.served else served_words(run)

@@ -41,10 +41,8 @@ def step_picture(estimate: Estimate) -> Iterator[Line]:
     limit = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
     highest = (estimate.result.peak_instant, estimate.result.allocated_bytes)
     peak = next((row for row, total in rows if (row["title"], total) == highest), None)
-    serves = estimate.serves
-    yield from picture(
-        "start-up and inference" if serves else "start-up and one step", rows, peak, limit
-    )
+    what = "inference" if estimate.serves else "one step"
+    yield from picture(f"start-up and {what}", rows, peak, limit)
 
 
 def picture(

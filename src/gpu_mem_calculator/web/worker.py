@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..advice.serving.answers import Answers, answers
+from ..advice.serving.answers import answers
 from ..advice.serving.changes import Server, taken
 from ..advice.serving.server_remedies import remedies as serving_remedies
 from ..advice.training.answers import longest_length, training_answers
@@ -190,19 +190,18 @@ def page_parts(body: Any, options: Options) -> Any:
     pixels, replayed = width(options), is_true(options, "replay")
     estimate = _estimate(body, replay=replayed)
     decided = replayed or bool(estimate.served)
-    parts = look(estimate, _answers(estimate, changes=decided), width=pixels, pending=not replayed)
+    found = answers(estimate, changes=decided) if estimate.serves else None
+    parts = look(estimate, found, width=pixels, pending=not replayed)
     return {"result": estimate.result, **parts}
 
 
 def report(body: Any, _options: Options) -> Any:
     """The report as one HTML file."""
     estimate = _estimate(body)
-    serving = _answers(estimate)
-    if serving is None:
-        more = remedies_section(estimate, training_answers(estimate))
-        page = html_report(estimate, more)
+    if estimate.serves:
+        page = serving_page(estimate, answers(estimate))
     else:
-        page = serving_page(estimate, serving)
+        page = html_report(estimate, remedies_section(estimate, training_answers(estimate)))
     return TextPage(page, "text/html; charset=utf-8", "report.html")
 
 
@@ -232,10 +231,6 @@ def warm_up(_body: Any, _options: Options) -> Any:
     for run in (SAMPLE, SERVER):
         page_parts(run, {})
     return {}
-
-
-def _answers(estimate: Estimate, *, changes: bool = True) -> Answers | None:
-    return answers(estimate, changes=changes) if estimate.serves else None
 
 
 TASKS: dict[str, Task] = {

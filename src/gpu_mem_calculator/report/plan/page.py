@@ -241,7 +241,8 @@ def _front_line(front: Sequence[Plan], across: PlotAxis, up: PlotAxis) -> Iterat
 def _point(plan: Plan, on_front: bool, named: list[str], across: PlotAxis, up: PlotAxis) -> str:
     x, y = _x(across, across.value(plan)), _y(up, up.value(plan))
     number = named.index(engine_words(plan.run)) % len(SHAPES)
-    says = f"plan {plan.rank}: {', '.join(setup_words(plan))}; {_figures(plan)}"
+    shown = ", ".join(f"{one.head} {one.text(plan)}" for one in plan_columns([plan]))
+    says = f"plan {plan.rank}: {', '.join(setup_words(plan))}; {shown}"
     first = plan.rank == 1
     return (
         f'<g class="point e-{number}{_front_class(plan, on_front)}" role="button" '
@@ -257,10 +258,6 @@ def _front_class(plan: Plan, on_front: bool) -> str:
     if not on_front:
         return ""
     return " on-front named" if plan.rank <= NAMED else " on-front"
-
-
-def _figures(plan: Plan) -> str:
-    return ", ".join(f"{one.head} {one.text(plan)}" for one in plan_columns([plan]))
 
 
 def _legend(named: Sequence[str]) -> str:
@@ -320,9 +317,8 @@ def _verdict(plans: Plans) -> str:
 
 def _table(plans: Plans) -> str:
     """The plans of the question's top, and those of the front."""
-    words = setups_apart(plans.plans)
     columns = plan_columns(plans.plans)
     heads = ["#no.", "set-up", *(f"#{one.head}" for one in columns)]
-    said = zip(plans.plans, map(", ".join, words), strict=True)
-    rows = [row(one, text, columns) for one, text in said]
+    set_ups = zip(plans.plans, setups_apart(plans.plans), strict=True)
+    rows = [row(one, ", ".join(words), columns) for one, words in set_ups]
     return table("Plans, best first", heads, rows, kind="ranked")
