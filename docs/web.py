@@ -15,8 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_mem_calculator.web.settings import PREFIX, WORDS, ServiceSettings
+from gpu_mem_calculator.tools.translation.arguments import tables
+from gpu_mem_calculator.web import settings
+from gpu_mem_calculator.web.settings import PREFIX, ServiceSettings
 
+WORDS = tables(settings.__file__)
 PAGE = Path(__file__).with_name("web.md")
 PICTURE = Path(__file__).with_name("page.png")
 PORT = 8765

@@ -21,7 +21,7 @@ SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "format_spec", "pat
 LAYOUT_CALLS = {"round", "ljust", "rjust", "center", "indent", "wrap", "fill", "zip"}
 LAYOUT_PACKAGES = {"report", "web", "cli"}  # their numbers are widths, places and limits of text
 # coordinates of pictures, versions, and the command itself
-SKIPPED_FILES = {"picture.py", "backtest_picture.py", "bars.py", "versions.py", "__main__.py"}
+SKIPPED_FILES = {"picture.py", "backtest_picture.py", "versions.py", "__main__.py"}
 
 
 class Site(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_mem_calculator.cli.export import FORMATS
+from gpu_mem_calculator.cli.parser import OPTIONS
 from gpu_mem_calculator.tools.writing.writers import WRITERS
 
 from .conftest import Command
@@ -32,7 +32,8 @@ def run(tmp_path: Path) -> str:
 
 def test_the_help_names_every_format() -> None:
     """In the order of the table."""
-    named = FORMATS.replace(";", ",").replace(" (run files)", "").split(", ")
+    formats = next(row["help"] for row in OPTIONS["convert"] if row["names"] == "-t --to")
+    named = formats.replace(";", ",").replace(" (run files)", "").split(", ")
     assert [one.strip() for one in named] == list(WRITERS)
 
 

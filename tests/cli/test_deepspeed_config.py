@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.cli.parser import Parser, add_run
+from gpu_mem_calculator.cli.parser import Parser
 from gpu_mem_calculator.cli.run_source import run_data, run_words
 from gpu_mem_calculator.estimates.calculator import estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -154,7 +154,7 @@ def test_one_rank_of_a_launcher_tells_what_is_assumed(
 ) -> None:
     """Not all of them."""
     parser = Parser(prog="gpu-mem-calc measure")
-    add_run(parser)
+    parser.add("run", {})
     args = parser.parse_args(["--config", made(), "--model", "gpt2", *EIGHT])
     for rank, lines in (("0", 3), ("5", 0)):
         monkeypatch.setenv("RANK", rank)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.advice.serving.answers import answers
-from gpu_mem_calculator.cli.infer import KEYS
+from gpu_mem_calculator.cli.parser import OPTIONS
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.serving.infer_command import FLAGS, infer_command
 from gpu_mem_calculator.report.lines import plain
@@ -59,5 +59,6 @@ def test_every_remedy_fits_when_it_is_pasted(
 
 def test_the_flags_of_commands_are_those_of_infer() -> None:
     """Each key has the same option in the command that is printed and in the one that is read."""
-    options = {key: names.split() for names, key, _, _ in KEYS}
+    rows = [row for row in OPTIONS["infer"] if "dest" in row]
+    options = {row["dest"]: row["names"].split() for row in rows}
     assert all(flag in options[key] for key, flag in FLAGS.items() if key in options)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.cli import measure as verb
+from gpu_mem_calculator.cli.values import memory_range, memory_size
 from gpu_mem_calculator.lab.measure import card
 
 from .conftest import Command
@@ -35,7 +35,7 @@ def test_without_a_gpu_no_file_is_left(
 
 def test_sizes_are_binary() -> None:
     """A card sold as 24 GB has 24 GiB."""
-    sizes = [verb.memory_size(text) for text in ("24GiB", "24GB", "24", "0.5g", "500MiB", "9B")]
+    sizes = [memory_size(text) for text in ("24GiB", "24GB", "24", "0.5g", "500MiB", "9B")]
     assert sizes == [24 * GIB, 24 * GIB, 24 * GIB, GIB // 2, 500 * 2**20, 9]
 
 
@@ -46,6 +46,6 @@ def test_a_range_has_its_lower_size_first(text: str, sizes: tuple[int, int] | No
     """Equal sizes are no range."""
     if sizes is None:
         with pytest.raises(argparse.ArgumentTypeError, match="the lower one first"):
-            verb.memory_range(text)
+            memory_range(text)
     else:
-        assert verb.memory_range(text) == (sizes[0] * GIB, sizes[1] * GIB)
+        assert memory_range(text) == (sizes[0] * GIB, sizes[1] * GIB)

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.cli.parser import OPTIONS
+from gpu_mem_calculator.runfile.keys.recipes import RECIPES
+
 from .conftest import Command
 
 FILE = {
@@ -156,3 +159,9 @@ def test_experts_are_sharded_over_all_gpus(command: Command) -> None:
     run = _run(command, *words, "--gpus", "4")
     assert run["inference"]["expert_parallel_size"] == 4
     assert "add --gpus 8" in command(*words).err
+
+
+def test_the_choices_of_the_option_are_the_recipes() -> None:
+    """A new recipe is also a word of --recipe."""
+    choices = next(row["choices"] for row in OPTIONS["training"] if row["names"] == "--recipe")
+    assert choices == list(RECIPES), "add the recipe to --recipe in cli/options.json"

@@ -226,7 +226,7 @@ def test_a_foreign_model_is_made_where_its_engine_takes_it(
 ) -> None:
     """FSDP shards a model that has no memory yet; DeepSpeed's is on the GPU by name."""
     parser = Parser()
-    verb.arguments(parser)
+    parser.add("trace", verb.NAMED)
     path = file(model={"config": STABLELM}, engine={"type": engine})
     maker = verb.trace_input(parser.parse_args(["--config", path])).maker
     assert maker is not None

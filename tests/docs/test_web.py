@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import runpy
 
-from gpu_mem_calculator.web.settings import WORDS, ServiceSettings
+from gpu_mem_calculator.tools.translation.arguments import tables
+from gpu_mem_calculator.web import settings
 from tests.conftest import ROOT
 
 
@@ -16,4 +17,4 @@ def test_the_settings_are_up_to_date() -> None:
 
 def test_every_setting_is_described() -> None:
     """No more and no fewer."""
-    assert WORDS.keys() == set(ServiceSettings.__struct_fields__)
+    assert tables(settings.__file__).keys() == set(settings.ServiceSettings.__struct_fields__)

@@ -145,3 +145,11 @@ def test_mesh_axes_are_letters() -> None:
     found = explain(_estimate("fsdp"))
     assert found.letters["dp"] == 8
     assert any("dp" in entry.formula for entry in found.entries)
+
+
+def test_an_entry_on_the_host_of_rank_0_says_so() -> None:
+    """A whole state dict that is saved is not on the GPU."""
+    saved = {**_run("fsdp"), "training": {"saving": "full_state_dict"}}
+    made = full_estimate(saved, replay=False)
+    text = plain(explanation_lines(made, explain(made), show_parts=False))
+    assert "saving: whole state dict (parameters, in rank 0's host RAM)" in text

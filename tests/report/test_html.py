@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import STEP, Estimate, full_estimate
+from gpu_mem_calculator.estimates.verdict_words import needs_words, result_verdict
 from gpu_mem_calculator.ledger.ledger import CACHE, KINDS, Instant
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.headline import card_verdict, needs_words
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.html_tables import text
 from gpu_mem_calculator.report.instants import column
@@ -175,7 +175,7 @@ def test_verdict_says_what_the_result_says(name: str) -> None:
     estimate, page = made(name)
     result = estimate.result
     said = plain(page)
-    needs = needs_words(card_verdict(estimate))
+    needs = needs_words(result_verdict(estimate.result))
     assert f"needs {needs} of {result.gpu_memory_bytes / GIB:,.1f} GiB per GPU" in said
     sign = {"fits": "✓ fits", "cannot_tell": "? cannot tell", "does_not_fit": "✗ does not fit"}
     assert [word for word in sign if sign[word] in said] == [result.verdict]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.report.loss_words import loss_words
+from gpu_mem_calculator.report.headline import loss_words
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.report.headline import card_bytes
+from gpu_mem_calculator.estimates.verdict_words import total_bytes
 from gpu_mem_calculator.report.parts import MARGIN, parts
 from tests.report.test_live import estimated
 
@@ -14,4 +14,4 @@ def test_without_a_replay_there_is_no_margin() -> None:
     assert made.result.margin_bytes is None
     assert MARGIN not in [row.title for row in rows]
     assert all(row.bytes > 0 or row.title in ("gradients", "optimizer states") for row in rows)
-    assert sum(row.bytes for row in rows) == card_bytes(made)
+    assert sum(row.bytes for row in rows) == total_bytes(made.result)

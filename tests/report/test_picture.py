@@ -4,12 +4,21 @@ import re
 
 import pytest
 
+from gpu_mem_calculator.estimates.calculator import STEP
 from gpu_mem_calculator.ledger.ledger import ACT, GPU, PARAM, RUNTIME, Entry, Instant, Ledger
 from gpu_mem_calculator.ledger.source import ARITHMETIC
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.instants import InstantColumn, KindSlice, column, note
 from gpu_mem_calculator.report.patterns import PATTERNS
-from gpu_mem_calculator.report.picture import frame, peak_words, short_title, ticks, timeline
+from gpu_mem_calculator.report.picture import (
+    PHASES,
+    frame,
+    peak_words,
+    short_title,
+    ticks,
+    timeline,
+)
+from gpu_mem_calculator.run.phases import STARTUP
 
 
 def test_patterns_tell_kinds_apart_without_colour() -> None:
@@ -126,3 +135,9 @@ def test_long_peak_titles_are_cut_where_there_is_no_room() -> None:
     )
     assert f">{peak_words(one)}</text>" in timeline([one], 0, GIB, width=1000)
     assert ">peak 1.00 GiB</text>" in timeline([one], 0, GIB, width=360)
+
+
+def test_every_phase_has_its_words() -> None:
+    """The picture has no word of its own for a phase that is new."""
+    missing = {STARTUP, *STEP} - PHASES.keys()
+    assert not missing, f"add {missing} to [picture] of report/tables.toml"

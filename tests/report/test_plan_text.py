@@ -9,9 +9,13 @@ from msgspec.structs import replace
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.plan.amounts import duration_text
-from gpu_mem_calculator.report.plan.question_words import question_words
 from gpu_mem_calculator.report.plan.text import plan_lines
-from gpu_mem_calculator.report.plan.words import change_words, setup_words, short_setups
+from gpu_mem_calculator.report.plan.words import (
+    change_words,
+    question_words,
+    setup_words,
+    short_setups,
+)
 
 from .plans_fixture import no_plan_fits, some_plans
 

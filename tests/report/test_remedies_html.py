@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from gpu_mem_calculator.advice.training.answers import TrainingAnswers, training_answers
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.report.remedies_html import remedies_section
+from gpu_mem_calculator.report.html import remedies_section
 
 
 def test_each_remedy_has_a_command() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.bars import LIMIT
-from gpu_mem_calculator.report.lines import plain
+from gpu_mem_calculator.report.lines import LIMIT, plain
 from gpu_mem_calculator.report.steps import ROWS, picture, step_picture
 
 SMALL = {"hidden_size": 64, "num_layers": 6, "num_attention_heads": 4, "vocab_size": 512}

@@ -15,16 +15,19 @@ from gpu_mem_calculator.estimates.calculator import Estimate, estimate, full_est
 from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
 from gpu_mem_calculator.estimates.result import OutOfMemory
 from gpu_mem_calculator.estimates.stage_replay import survives
+from gpu_mem_calculator.estimates.verdict_words import total_bytes
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
-from gpu_mem_calculator.report.headline import card_bytes, sentence
+from gpu_mem_calculator.report.headline import sentence
 from gpu_mem_calculator.report.lines import (
     Line,
+    bar,
     colour_text,
     command,
     count,
+    gauge,
     plain,
     size,
+    stack_widths,
     wrap_lines,
 )
 from gpu_mem_calculator.report.longest_sequence import failure_words, longest_sequence_words
@@ -79,11 +82,11 @@ def _text(made: Estimate) -> str:
 def test_parts_add_up_to_the_whole(name: str) -> None:
     """The rows of the table are everything that the card must have, to the byte."""
     made = _made(name)
-    assert sum(part.bytes for part in parts(made)) == card_bytes(made)
+    assert sum(part.bytes for part in parts(made)) == total_bytes(made.result)
     assert made.result.needs_bytes is not None
     assert made.result.margin_bytes is not None
     torch = made.result.needs_bytes + made.result.margin_bytes
-    assert card_bytes(made) == torch + made.result.outside_torch_bytes
+    assert total_bytes(made.result) == torch + made.result.outside_torch_bytes
     assert [part.title for part in parts(made)[-2:]] == ["fragmentation", "margin"]
 
 

@@ -10,8 +10,7 @@ import pytest
 from gpu_mem_calculator.estimates.serving.capacity import CapacityMatrix
 from gpu_mem_calculator.lab.trace.diff import DiffSide
 from gpu_mem_calculator.report import backtest, parts, tracing
-from gpu_mem_calculator.report.columns import columns
-from gpu_mem_calculator.report.lines import command, count, plain, size
+from gpu_mem_calculator.report.lines import columns, command, count, plain, size
 from gpu_mem_calculator.report.progress_bar import shorten
 from gpu_mem_calculator.report.serving import long as serving_long
 
@@ -112,7 +111,6 @@ def test_an_error_has_as_many_digits_as_its_column(error: float, text: str) -> N
 @pytest.mark.parametrize(("width", "text"), [(5, "abcde"), (4, "abc…"), (1, "…")])
 def test_a_name_is_shortened_to_its_column(width: int, text: str) -> None:
     """In a score and in a progress bar."""
-    assert backtest._shorten("abcde", width) == text
     assert shorten("abcde", width) == text
 
 

@@ -7,23 +7,9 @@ import sys
 from pathlib import Path
 
 from ..runfile.text.errors import InputError, printable
-from .output import show, write
-from .parser import Parser, add_output, whole
+from .output import show_answer, write
 
 PICTURES = (".svg", ".html")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `backtest`."""
-    parser.option("runs", "RUNS.jsonl", "file of measured runs")
-    text = "what is scored: the estimate, or a trace with torch (default: estimate)"
-    parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate", help=text)
-    parser.flag("--phases", "also compare the peak of each measured phase")
-    parser.option(
-        "--picture", "FILE", "write a chart of predicted and measured memory (.svg or .html)"
-    )
-    parser.option("--jobs", "N", "predict in N processes (default: 1)", whole, default=1)
-    add_output(parser, "table", "json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,14 +22,10 @@ def run(args: argparse.Namespace) -> int:
     rows = read_rows(args.runs)
     report = backtest(rows, args.rung, jobs=args.jobs, progress=_progress)
     _clear()
-    if args.format == "json":
-        from ..report.data import to_json
+    from ..report.backtest import text_score
 
-        write(to_json(as_data(report, phases=args.phases)), args.output)
-    else:
-        from ..report.backtest import text_score
-
-        show(list(text_score(report, args.runs, phases=args.phases)), args.output)
+    lines = text_score(report, args.runs, phases=args.phases)
+    show_answer(args, lambda: as_data(report, phases=args.phases), lines)
     if args.picture is not None:
         from ..report.backtest_picture import page, picture
 

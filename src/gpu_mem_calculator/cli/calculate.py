@@ -11,36 +11,12 @@ from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from ..estimates.serving.infer_command import InferCommand
 from ..report.lines import Line
 from ..report.remedy_lines import Commands
-from .export import add_export, check_export, export_estimate
-from .fit_check import check, margin, save_run
+from .export import check_export, export_estimate
+from .fit_check import check, save_run
+from .function import recorded_source, recorded_words
 from .output import screen_width, show, write
-from .parser import Parser, add_long, add_output, add_run, add_source
-from .recorded import add_recorded, recorded_source, recorded_words
 from .run_source import RunSource
 from .shell_words import ShellWords
-from .training_options import add_training_options
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `calculate`."""
-    add_source(parser)
-    add_run(parser)
-    add_training_options(parser)
-    add_recorded(parser)
-    add_output(parser, "table", "json", "yaml", "html")
-    add_long(parser)
-    add_check(parser)
-
-
-def add_check(parser: Parser) -> None:
-    """Add --check, its options, --save-run and --export."""
-    parser.flag("--check", "say in one sentence whether it fits; exit code 1: no, 3: cannot tell")
-    parser.option(
-        "--margin", "GIB", "with --check: GiB that must stay free, or a share: 2, 5%%", margin
-    )
-    parser.flag("--quiet", "with --check: print the sentence only")
-    parser.option("--save-run", "FILE", "also write the run as a run file (JSON)")
-    add_export(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,15 +51,13 @@ def show_estimate(
     """
     save_run(args, estimate)
     if args.export:
-        return _export(args, estimate, name)
+        return export_estimate(args, estimate, _sentence(estimate, name))
     if estimate.served:
         from .serving import serving_answer
 
         return serving_answer(args, estimate, _infer_command(args))
-    from ..report.headline import sentence
-
     if args.quiet:
-        return check(args, estimate, sentence(estimate, name))
+        return check(args, estimate, _sentence(estimate, name))
     answers = training_answers(estimate)
     commands = shell.commands(estimate, answers.remedies)
     asides = _recipe_notes(args, estimate)
@@ -91,17 +65,18 @@ def show_estimate(
         show(training_text(args, estimate, answers, commands, notes, asides), args.output)
     else:
         write(_render(args.format, estimate, answers, commands, (*notes, *asides[:1])), args.output)
-    return check(args, estimate, sentence(estimate, name)) if args.check else 0
+    return check(args, estimate, _sentence(estimate, name)) if args.check else 0
 
 
-def _export(args: argparse.Namespace, estimate: Estimate, name: str) -> int:
+def _sentence(estimate: Estimate, name: str) -> str:
+    """The verdict in one sentence."""
     if estimate.served:
         from ..report.serving.words import sentence as serving_sentence
 
-        return export_estimate(args, estimate, serving_sentence(estimate))
+        return serving_sentence(estimate)
     from ..report.headline import sentence
 
-    return export_estimate(args, estimate, sentence(estimate, name))
+    return sentence(estimate, name)
 
 
 def _infer_command(args: argparse.Namespace) -> InferCommand | None:
@@ -149,8 +124,7 @@ def _render(
     notes: tuple[str, ...],
 ) -> str:
     if format_name == "html":
-        from ..report.html import html_report
-        from ..report.remedies_html import remedies_section
+        from ..report.html import html_report, remedies_section
 
         page: str = html_report(estimate, remedies_section(estimate, answers, commands))
         return page

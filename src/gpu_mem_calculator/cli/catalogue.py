@@ -1,4 +1,4 @@
-"""Lists of the catalogue, for `gpus` and `presets`: options, search and the three formats."""
+"""Lists of the catalogue, for `gpus` and `presets`: search and the three formats."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from ..catalog import cards
 from ..catalog.variants import variant
 from ..runfile.text.errors import InputError
 from .output import show, write
-from .parser import Parser, add_output
 
 NAME_KEYS = ("name", "title", "hub_id", "aliases")  # where a word is looked for
-
-
-def add_list(parser: Parser) -> None:
-    """Add WORD, --format and --output."""
-    parser.add_argument("word", nargs="?", metavar="WORD", help="only names that contain WORD")
-    parser.joins("word")
-    add_output(parser, "table", "list", "json")
 
 
 def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Row]:
@@ -64,7 +56,7 @@ def show_rows(
     elif args.format == "list":
         write("\n".join(row["name"] for row in data), args.output)
     else:
-        from ..report.columns import columns
+        from ..report.lines import columns
 
         show(list(columns(head, cells, right)), args.output)
     return 0

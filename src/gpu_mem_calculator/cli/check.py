@@ -18,36 +18,17 @@ from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
 from .fit_check import EXIT_CODES
 from .output import show, write
-from .parser import Parser, add_long, add_output, add_settings, memory, whole
+from .parser import option_keys
 from .together import Checked, several_data, several_lines, shared_gpus
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
-OWN_MODEL = ("megatron", "torchtitan")  # programs whose arguments describe the model
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
 )
-# Options of `check` that have a value, and the key of the run file that each sets.
-KEYS = {
-    "--gpu": "hardware.gpu",
-    "--gpu-mem": "hardware.gpu_memory_gb",
-    "--gpus": "hardware.num_gpus",
-}
+# Options of `check` that set a key of the run file each.
+KEYS = {option: key for key, option in option_keys("check").items()}
 WITH_VALUE = (*KEYS, "-g", "-m", "--set", "--format", "-f", "--output", "-o")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `check`."""
-    parser.option("launch", "COMMAND", "the command, a script, or a tool's file", nargs="*")
-    parser.option("--gpu", "NAME", "GPU model (default: this machine's)", dest=KEYS["--gpu"])
-    text = "memory of one GPU in GB, as marketed"
-    parser.option("-m --gpu-mem", "GB", text, memory, dest=KEYS["--gpu-mem"])
-    text = "number of GPUs (default: as the command says)"
-    parser.option("-g --gpus", "N", text, whole, dest=KEYS["--gpus"])
-    add_settings(parser)
-    parser.flag("--run", "become the command if it fits: its signals, its exit code")
-    add_output(parser, "table", "json")
-    add_long(parser)
 
 
 def separated(words: Sequence[str]) -> list[str]:
@@ -130,6 +111,7 @@ def _check(
     from ..estimates.calculator import full_estimate, with_other_cards
     from ..estimates.memory_result import with_limits
     from ..runfile.read import with_settings
+    from ..tools.translation.tools import TOOLS
 
     if reading.problems:
         problems = tuple(reading.problems)
@@ -139,7 +121,8 @@ def _check(
     reading = _settled(reading, args.settings)
     hardware = _of_run(reading, given, machine)
     data = with_settings({**reading.run_file, "hardware": hardware}, args.settings)
-    if not data.get("model") and (data.get("program") or {}).get("tool") not in OWN_MODEL:
+    tool = TOOLS.get((data.get("program") or {}).get("tool", ""))
+    if not data.get("model") and (tool is None or not tool.own_model):
         return _cannot_tell(reading, [NO_MODEL])
     try:
         estimate = with_other_cards(full_estimate(data))

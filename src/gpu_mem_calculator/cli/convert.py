@@ -9,20 +9,8 @@ import argparse
 
 from ..catalog.variants import variant
 from ..runfile.text.errors import InputError
-from .export import FORMATS, write_export
-from .parser import Parser, add_run
+from .export import write_export
 from .run_source import is_command, run_data
-from .training_options import add_training_options
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `convert`."""
-    text = "a run file, another tool's file or script, or a command in quotes"
-    parser.option("source", "SOURCE", text, nargs="?")
-    parser.option("-t --to", "FORMAT", FORMATS, required=True)
-    parser.option("-o --output", "FILE", "write to a file; its ending may choose the kind")
-    add_run(parser)
-    add_training_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

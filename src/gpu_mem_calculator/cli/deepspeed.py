@@ -12,34 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..runfile.text.errors import InputError, print_to_stderr
 from .output import write
-from .parser import Parser, add_output, add_settings, positive, whole
 
 if TYPE_CHECKING:
     from ..runfile.find_model.model_source import ResolvedModel
 
-MODEL_PATH = (
-    "a model's name, a Hugging Face id (owner/model), a config.json or its folder, "
-    "s3://bucket/path, or https://.../config.json; used instead of --num-parameters"
-)
 NOT_GIVEN = "-1"  # the Helm chart's value for "not set"
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `deepspeed`."""
-    parser.add_argument(
-        "--stage", choices=("1", "2", "3"), default="3", help="ZeRO stage (default: 3)"
-    )
-    parser.option("--num-parameters", "N", "number of parameters, such as 70e9 or 70B")
-    largest = "parameters of the largest single module; needed for stage 3"
-    parser.option("--largest-layer-parameters", "N", largest)
-    parser.option("--model-path", "P", MODEL_PATH)
-    parser.flag("--trust-remote-code", "has no effect: no code of a repository is ever run")
-    parser.option("--nodes", "N", "number of nodes (default: 1)", whole, default=1)
-    parser.option("--gpus-per-node", "N", "GPUs on each node (default: 8)", whole, default=8)
-    factor = "safety factor on CPU memory (default: 1.5)"
-    parser.option("--buffer-factor", "X", factor, positive, default=1.5)
-    add_output(parser, "table", "json")
-    add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:

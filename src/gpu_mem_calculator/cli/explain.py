@@ -6,28 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..runfile.text.errors import InputError
-from .output import show, write
-from .parser import Parser, add_output, add_run, add_source
-from .recorded import add_recorded, recorded_source
-from .training_options import add_training_options
+from .function import recorded_source
+from .output import show_answer
 
 if TYPE_CHECKING:
     from ..estimates.calculator import Estimate
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `explain`."""
-    add_source(parser)
-    add_run(parser)
-    add_training_options(parser)
-    add_recorded(parser)
-    add_parts(parser)
-    add_output(parser, "table", "json")
-
-
-def add_parts(parser: Parser) -> None:
-    """Add --parts."""
-    parser.flag("--parts", "also list the tensors of each entry")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,16 +25,12 @@ def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:
     from ..estimates.explain.explain import explain
 
     explanation = explain(estimate)
-    if args.format == "json":
-        import msgspec
-
-        from ..report.data import to_json
-
-        write(to_json(msgspec.to_builtins(explanation)), args.output)
-    elif args.format == "table":
-        from ..report.explanation import explanation_lines
-
-        show(list(explanation_lines(estimate, explanation, show_parts=args.parts)), args.output)
-    else:
+    if args.format not in ("table", "json"):
         raise InputError(f"--explain has no --format {args.format}; choose table or json")
+    from msgspec import to_builtins
+
+    from ..report.explanation import explanation_lines
+
+    lines = explanation_lines(estimate, explanation, show_parts=args.parts)
+    show_answer(args, lambda: to_builtins(explanation), lines)
     return 0

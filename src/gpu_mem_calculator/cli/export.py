@@ -10,24 +10,14 @@ from ..runfile.text.errors import InputError, print_to_stderr
 from ..runfile.text.files import read_text
 from ..serving import server_names
 from .output import write
-from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..estimates.calculator import Estimate
     from ..tools.writing.written import Written
 
-FORMATS = (
-    "deepspeed, accelerate, transformers, trl, axolotl, llamafactory, megatron; vllm, sglang, "
-    "tensorrt_llm, tgi, llamacpp; helm; json, yaml, toml (run files)"
-)
 # Options of an answer, which an export does not have, and their values without effect.
 ANSWER = {"format": "table", "long": False, "check": False, "explain": False}
-
-
-def add_export(parser: Parser) -> None:
-    """Add --export."""
-    parser.option("--export", "FORMAT", "write the run for another tool instead: see convert")
 
 
 def check_export(args: argparse.Namespace) -> None:

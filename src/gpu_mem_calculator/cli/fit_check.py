@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError, print_to_stderr
 from .output import write
+from .values import Margin
 
 EXIT_CODES = {FITS: 0, SHORT: 1, UNSURE: 3}
-Margin = tuple[float, str]  # a number, and its unit: GiB or %
-
-
-def margin(text: str) -> Margin:
-    """The memory to keep free: a number of GiB, or a share of the card in percent."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%|gib|gb|g)?\s*", text, re.IGNORECASE)
-    if match is None or (match[2] == "%" and float(match[1]) >= 100):
-        raise argparse.ArgumentTypeError(f"{text!r} must be GiB or a percentage, such as 2 or 5%")
-    return float(match[1]), "%" if match[2] == "%" else "GiB"
 
 
 def check_options(args: argparse.Namespace) -> None:

@@ -1,4 +1,8 @@
-"""--function and --with: the user's model and batch, for verbs that run a job."""
+"""--function, --with and --record: the user's own model and batch.
+
+Verbs that run a job call the function; for an estimate its module is recorded once, and its record
+is read.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runfile.text.errors import InputError
-from .parser import Parser
+from ..runfile.text.files import write_file
+from ..runfile.text.text_data import load_record
+from .run_source import RunSource, run_source, run_words
 
-
-def add_function(parser: Parser) -> None:
-    """Add --function and --with."""
-    text = "your own code: a function that returns a model and a batch"
-    parser.option("--function", "MODULE:FUNCTION", text)
-    parser.repeated("--with", "NAME=VALUE", "an argument of the function", "values")
+SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch has its length
 
 
 def function_words(args: argparse.Namespace) -> list[str]:
@@ -54,3 +55,52 @@ def scalar(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, list | dict) else value
+
+
+def recorded_words(args: argparse.Namespace) -> list[str]:
+    """The options that describe the same run on another command line."""
+    model = ["--record", args.record] if args.record else function_words(args)
+    return [*run_words(args), *model]
+
+
+def recorded_source(args: argparse.Namespace) -> RunSource:
+    """The run of the options; with --function or --record, its model is a module's record."""
+    values = function_values(args)
+    if not (args.function or args.record):
+        return run_source(args)
+    source = run_source(args, needs_model=False)
+    if source.data.get("model") is not None:
+        option = "--function" if args.function else "--record"
+        raise InputError(
+            f"{option} brings the model, and the run names one, too; leave one of them out"
+        )
+    if args.function:
+        module = _record(args, source.data, values)
+    else:
+        module = load_record(args.record, "--record")
+    assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
+    return source._replace(data={**source.data, "model": {"recorded": module}}, assumed=assumed)
+
+
+def _record(
+    args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
+) -> dict[str, Any]:
+    """Record the function's module in one run, without checkpoints: the engine adds those."""
+    from .trace import needs_torch
+
+    needs_torch("calculate --function")
+    from msgspec import to_builtins
+
+    from ..lab.jobs.function import UserFunction, run_without_model, user_errors
+    from ..lab.trace.record import record
+    from ..runfile.resolve.resolve import resolve
+    from ..tools.read import read
+
+    run, _ = run_without_model(data)
+    resolved = resolve(read(run))
+    maker = UserFunction(args.function, resolved.run.precision, values)
+    with user_errors(args.function):
+        module: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
+    if args.record:
+        write_file(args.record, json.dumps(module).encode("utf-8"), "--record")
+    return module

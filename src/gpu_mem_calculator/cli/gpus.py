@@ -5,16 +5,9 @@ from __future__ import annotations
 import argparse
 
 from ..report.lines import gib
-from .catalogue import add_list, matching_rows, show_rows
-from .parser import Parser, memory
+from .catalogue import matching_rows, show_rows
 
 HEAD = ("name", "GB", "usable", "GB/s", "card")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `gpus`."""
-    add_list(parser)
-    parser.option("-m --gpu-mem", "GB", "only cards with this memory in GB, as marketed", memory)
 
 
 def run(args: argparse.Namespace) -> int:

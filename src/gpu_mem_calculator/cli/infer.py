@@ -14,101 +14,18 @@ from ..runfile.resolve.serving_question import question_keys
 from ..runfile.text.errors import InputError, quoted
 from ..runfile.text.text_data import load_text
 from ..serving import OF_GGUF, USUAL, server_names
-from .calculate import add_check
-from .explain import add_parts, show_explanation
+from .explain import show_explanation
 from .export import check_export, export_estimate
 from .fit_check import save_run
-from .output import show, write
-from .parser import Parser, add_long, add_output, add_settings, memory, positive, tokens, whole
+from .output import show_answer
+from .parser import option_keys
 from .serving import serving_answer
 
-UTILIZATION = "inference.gpu_memory_utilization"
 EXPERTS = "inference.expert_parallel_size"
 LONGEST, USERS = "inference.max_seq_len", "inference.batch_size"
 ALL = "all"  # --ep without a number
-# Names of methods that have one usual format, as servers' users say them.
-METHODS = {"gptq": "gptq_int4", "bitsandbytes": "nf4", "bnb": "nf4"}
-
-
-def weight_format(text: str) -> str:
-    """The format of a quantization method, or the format itself."""
-    return METHODS.get(text.lower(), text)
-
-
-# Options that set one key of the run file each: names, key, type, help.
-KEYS: tuple[tuple[str, str, Any, str], ...] = (
-    ("--gpu", "hardware.gpu", str, "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
-    ("--gpu-mem", "hardware.gpu_memory_gb", memory, "memory of one GPU in GB (default: 80)"),
-    ("-g --gpus", "hardware.num_gpus", whole, "number of GPUs (default: tp × pp × dp)"),
-    ("--nodes", "hardware.num_nodes", whole, "number of nodes that have these GPUs"),
-    ("--tp", "inference.tensor_parallel_size", whole, "tensor-parallel size"),
-    ("--pp", "inference.pipeline_parallel_size", whole, "pipeline-parallel size"),
-    ("--dp", "inference.data_parallel_size", whole, "data-parallel size (replicas)"),
-    ("--max-model-len", LONGEST, tokens, "longest sequence: 8192, 128k"),
-    ("--users --batch-size", USERS, whole, "concurrent users to serve"),
-    ("--prompt-len", "inference.prompt_len", tokens, "prompt tokens of one user"),
-    ("--new-tokens", "inference.new_tokens", tokens, "generated tokens of one user"),
-    ("--dtype", "inference.dtype", str, "bf16 (default), fp16 or fp32"),
-    (
-        "--quantization",
-        "inference.quantization",
-        weight_format,
-        "of the weights: fp8, awq, q4_k_m, ...",
-    ),
-    ("--kv-cache-dtype", "inference.kv_cache_dtype", str, "auto (default), fp8, int8, int4"),
-    (
-        "--gpu-memory-utilization",
-        UTILIZATION,
-        positive,
-        "share of the GPU that the server may use, such as 0.9",
-    ),
-    ("--max-num-seqs", "inference.max_num_seqs", whole, "most concurrent sequences"),
-    (
-        "--max-num-batched-tokens",
-        "inference.max_num_batched_tokens",
-        tokens,
-        "most tokens in one forward pass",
-    ),
-)
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `infer`."""
-    model = "a model's name, a Hugging Face id, a config.json, a .gguf file, or a folder"
-    parser.option("model", "MODEL", model, nargs="?")
-    parser.joins("model")
-    parser.option("--model", "NAME", "the same as MODEL", dest="model_name")
-    parser.option("-c --config", "FILE", "a run file with an inference section")
-    engines = "vllm (default), sglang, tensorrt_llm, tgi, llamacpp or transformers"
-    parser.option("-e --engine", "NAME", engines)
-    for names, key, kind, text in KEYS:
-        parser.option(names, "NAME" if kind in (str, weight_format) else "N", text, kind, dest=key)
-    parser.option("--context", "N", "tokens of one user: 8192, 128k", tokens)
-    experts = "shard the experts over N ranks (default: over all)"
-    parser.option("--ep", "N", experts, dest=EXPERTS)
-    eager = "inference.enforce_eager"
-    parser.flag("--enforce-eager", "no CUDA graphs", "store_const", const=True, dest=eager)
-    add_settings(parser)
-    rows = "contexts (rows) of the table of users"
-    parser.option("--contexts", "N,N,...", rows, lengths, default=())
-    parser.option("--concurrency", "N,N,...", "users (columns) of that table", numbers, default=())
-    parser.flag("--fewest-gpus", "find the smallest number of GPUs that works")
-    parser.flag("--largest-model", "find the largest preset that these GPUs can serve")
-    parser.flag("--explain", "show where every byte comes from")
-    add_parts(parser)
-    add_output(parser, "table", "json", "yaml", "html")
-    add_long(parser)
-    add_check(parser)
-
-
-def lengths(text: str) -> tuple[int, ...]:
-    """Numbers of tokens, separated by commas."""
-    return tuple(tokens(piece.strip()) for piece in text.split(","))
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers, 1 or more, separated by commas."""
-    return tuple(whole(piece.strip()) for piece in text.split(","))
+# The keys that options set as they are given; --ep is read in `_with_experts`.
+KEYS = [key for key in option_keys("infer") if key != EXPERTS]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -175,8 +92,7 @@ def _usual_server(data: dict[str, Any]) -> str:
 
 def _keys(args: argparse.Namespace, inference: dict[str, Any]) -> dict[str, str]:
     """The keys that the options set, as `--set` writes them."""
-    names = [key for _, key, _, _ in KEYS] + ["inference.enforce_eager"]
-    values = {key: getattr(args, key) for key in names}
+    values = {key: getattr(args, key) for key in KEYS}
     if args.context is not None:
         if values[LONGEST] is not None:
             raise InputError("--context and --max-model-len mean the same; give one of them")
@@ -254,17 +170,11 @@ def _show_changes(
     args: argparse.Namespace, server: Estimate | None, changes: list[Any], lines: list[Any]
 ) -> None:
     """Show the changes of a server, as data with the server's engine and card."""
-    import msgspec
-
-    from ..report.data import to_json, to_yaml
-
-    if args.format in ("json", "yaml"):
-        from ..report.serving.lists import server_facts
-
-        facts = server_facts(server) if server is not None else {}
-        data = [{**msgspec.to_builtins(change), **facts} for change in changes]
-        write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
-    elif args.format == "table":
-        show(lines, args.output)
-    else:
+    if args.format == "html":
         raise InputError(f"this answer has no --format {args.format}; choose table or json")
+    from msgspec import to_builtins
+
+    from ..report.serving.lists import server_facts
+
+    facts = server_facts(server) if server is not None else {}
+    show_answer(args, lambda: [{**to_builtins(change), **facts} for change in changes], lines)

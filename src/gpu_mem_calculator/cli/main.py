@@ -162,7 +162,7 @@ def _verb(verb: str, words: list[str]) -> int:
         gc.disable()  # a command ends before its garbage matters
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
-    module.arguments(parser)
+    parser.add(verb, getattr(module, "NAMED", {}))
     if verb == "check":
         words = module.separated(words)
     elif verb != "trace":  # these two may start the words as they are

@@ -6,86 +6,28 @@ Under torchrun or the deepspeed launcher, each rank of the real job is measured.
 from __future__ import annotations
 
 import argparse
-import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from ..lab.measure.cases import CaseResult, measure_cases
 from ..lab.measure.cases_file import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
-from ..lab.measure.ray_cluster import ClusterShape
 from ..lab.measure.runs_file import RunsFile
-from ..ledger.units import GIB, KIB, MIB
+from ..ledger.units import GIB
+from ..report.progress_bar import ProgressBar
+from ..report.terminal import takes_escapes
 from ..runfile.read import with_settings
-from ..runfile.text.errors import InputError, print_to_stderr
-from .conditions import check_options, conditions, run_name
-from .function import add_function, function_values
-from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, positive, whole
-from .progress import progress
+from ..runfile.text.errors import InputError, print_to_stderr, printable
+from .function import function_values
+from .output import show_answer, write
 from .run_source import run_data
 
-UNITS = {
-    **dict.fromkeys(("", "G", "GB", "GIB"), GIB),
-    **dict.fromkeys(("M", "MB", "MIB"), MIB),
-    **dict.fromkeys(("K", "KB", "KIB"), KIB),
-    "B": 1,
-}
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `measure`."""
-    add_run(parser)
-    add_function(parser)
-    wanted = "function, with, group, rank, steps, cap_bytes, bounds_bytes, alloc_conf"
-    cases = f"many runs, one JSON object per line: id, config, and optionally {wanted}"
-    parser.option("--cases", "FILE", cases)
-    parser.option(
-        "--rank", "N", "rank to run, which decides the pipeline stage (default: 0)", natural
-    )
-    parser.option("--steps", "N", f"training steps to run (default: {STEPS})", whole)
-    cap = "limit on PyTorch's memory: 24GiB, 500MiB; a plain number is GiB"
-    parser.option("--cap", "SIZE", cap, memory_size)
-    add_allocator(parser)
-    parser.flag("--find-minimum", "find the least memory in which the run survives")
-    between = "limits to search between, such as 12GiB:16GiB (default: from a run without a limit)"
-    parser.option("--between", "LOW:HIGH", between, memory_range)
-    append = "append the results to a file for backtest; cases that are in it"
-    parser.option("--append", "FILE", f"{append} are not measured again")
-    parser.flag("--again", "measure failed cases again")
-    parser.option("--id", "NAME", "name of the result (default: the file's name)")
-    parser.option(
-        "--timeout", "S", f"time limit of one case in seconds (default: {TIMEOUT:g})", positive
-    )
-    ray = "run every rank on a Ray cluster, such as 2x8; paths are those of its nodes"
-    parser.option("--ray", "NODESxGPUS", ray, nodes_and_gpus)
-    add_output(parser, "table", "json")
-
-
-def nodes_and_gpus(text: str) -> ClusterShape:
-    """The shape of a cluster: `2x8` is two nodes of eight GPUs."""
-    sizes = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text.strip())
-    if not sizes:
-        raise argparse.ArgumentTypeError(f"{text!r} must be nodes x GPUs on each, such as 2x8")
-    return ClusterShape(int(sizes[1]), int(sizes[2]))
-
-
-def memory_size(text: str) -> int:
-    """Bytes from `24GiB`, `24GB` (the same: cards are sold so), `500MiB` or a number of GiB."""
-    number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
-    unit = UNITS.get(number[2].upper()) if number else None
-    size = int(float(number[1]) * unit) if number and unit else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a size such as 24GiB or 500MiB")
-    return size
-
-
-def memory_range(text: str) -> tuple[int, int]:
-    """Two sizes from `12GiB:16GiB`, the lower one first."""
-    low, _, high = text.partition(":")
-    sizes = memory_size(low), memory_size(high)
-    if sizes[0] >= sizes[1]:
-        raise argparse.ArgumentTypeError(f"{text!r} must be two sizes, the lower one first")
-    return sizes
+NAMED = {"STEPS": STEPS, "TIMEOUT": TIMEOUT}  # what the help of the options names
+OnPhase = Callable[[MeasureCase, str], None]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -179,14 +121,9 @@ def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile |
         result = next(measure_cases(cases, measure_case, **settings))
     if result.refused:
         raise InputError(result.refused)
-    if args.format == "json":
-        from ..report.data import to_json
+    from ..report.measurement import measurement_report
 
-        write(to_json(result.row), args.output)
-    else:
-        from ..report.measurement import measurement_report
-
-        show(list(measurement_report(result, args.append)), args.output)
+    show_answer(args, lambda: result.row, measurement_report(result, args.append))
     return 1 if result.failed else 0
 
 
@@ -224,3 +161,80 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
     else:
         write(ending)
     return 0
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise every pair of options that exclude each other."""
+    kept = "--cases needs --append FILE, where every finished case is kept"
+    many, search, between = bool(args.cases), args.find_minimum, args.between is not None
+    checks = [
+        (many and (args.config or args.preset), "give one of --config, --preset and --cases"),
+        (many and not args.append, kept),
+        *(
+            (many and getattr(args, name), f"--{name} is for one run; leave it out with --cases")
+            for name in ("snapshot", "id")
+        ),
+        (many and args.function, "--function is for one run; a case names its own in 'function'"),
+        (search and args.cap is not None, "--find-minimum tries caps itself; leave --cap out"),
+        (between and not search, "--between is for --find-minimum; add it, or leave --between out"),
+        (between and args.snapshot, "--snapshot is of a run without a cap; leave --between out"),
+        (args.again and not many, "--again is for --cases; one run is always measured"),
+    ]
+    problems = [text for wrong, text in checks if wrong]
+    if problems:
+        raise InputError(problems)
+
+
+def run_name(args: argparse.Namespace) -> str:
+    """The name of a result: --id, else the preset, the file or the function of the run."""
+    if args.id or args.preset:
+        return str(args.id or args.preset)
+    return Path(args.config).stem if args.config else (args.function or "").replace(":", ".")
+
+
+def conditions(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a `MeasureCase` that the options set; they override those of a file."""
+    options = {
+        "rank": args.rank,
+        "steps": args.steps,
+        "cap_bytes": args.cap,
+        "bounds_bytes": args.between,
+        "alloc_conf": args.alloc_conf,
+        "timeout": args.timeout,
+    }
+    return {key: value for key, value in options.items() if value is not None}
+
+
+@contextmanager
+def progress(
+    cases: list[MeasureCase], *, stdout_taken: bool = False
+) -> Iterator[tuple[OnPhase, Callable[[str], None]]]:
+    """Yields two functions: one shows the phase of a case, the other a finished case's line.
+
+    On a terminal the phase is in a progress bar, elsewhere it is not shown. `stdout_taken` sends
+    the lines to stderr, where stdout is for the result.
+    """
+
+    def write_line(text: str) -> None:
+        if stdout_taken:
+            print_to_stderr(text, begins="")
+        else:
+            write(text)
+
+    if not takes_escapes(sys.stderr):
+        yield (lambda case, phase: None), write_line
+        return
+    with ProgressBar(sys.stderr, len(cases)) as bar:
+        bar.show(printable(cases[0].id))
+
+        def on_phase(case: MeasureCase, phase: str) -> None:
+            bar.show(printable(f"{case.id} {phase}"))
+
+        def finished(text: str) -> None:
+            if stdout_taken or sys.stdout.isatty():
+                bar.print_above(printable(text))
+            else:
+                write(text)
+            bar.show(bar.label, bar.finished + 1)
+
+        yield on_phase, finished

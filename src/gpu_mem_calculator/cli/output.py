@@ -12,38 +12,18 @@ from ..runfile.text.errors import OutputError, print_to_stderr, printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
     from ..report.lines import Line
 
 # Replacements for streams whose encoding lacks a character.
-ASCII = str.maketrans(
-    {
-        "█": "#",
-        "▓": "%",
-        "▒": "+",
-        "░": ".",
-        "│": "|",
-        "×": "x",
-        "·": "-",
-        "✓": "ok:",
-        "►": ">",
-        "²": "^2",
-        "ᵀ": "^T",
-        "…": "...",
-        "–": "-",
-        "•": "o",
-    }
+ASCII = str.maketrans("█▓▒░│×·►–•", "#%+.|x->-o") | str.maketrans(
+    {"✓": "ok:", "²": "^2", "ᵀ": "^T", "…": "..."}
 )
-
 NARROWEST = 40  # columns
-FILE_OPTIONS = (
-    "output",
-    "record",
-    "snapshot",
-    "picture",
-    "save_run",
-)  # options that name a file to write
+# Options that name a file to write.
+FILE_OPTIONS = ("output", "record", "snapshot", "picture", "save_run")
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:
@@ -52,6 +32,19 @@ def show(lines: Sequence[Line], output: str | None = None) -> None:
         _write_stdout(colour_text(lines))
     else:
         write(plain(lines), output)
+
+
+def show_answer(args: argparse.Namespace, data: Callable[[], Any], lines: Iterable[Line]) -> None:
+    """Write an answer as --format asks: `lines` as a table, else `data` as JSON or YAML.
+
+    What is not asked for is not made, if `lines` is a generator.
+    """
+    if args.format == "table":
+        show(list(lines), args.output)
+    else:
+        from ..report.data import to_json, to_yaml
+
+        write((to_yaml if args.format == "yaml" else to_json)(data()), args.output)
 
 
 def screen_width(output: str | None = None) -> int:

@@ -1,20 +1,22 @@
-"""argparse with errors in one sentence, and the options that verbs share."""
+"""argparse with errors in one sentence, and the options of every verb.
+
+The options are rows of `options.json`: under the name of a verb, or of a group that verbs share.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..runfile.own_names import is_setting
-from ..runfile.text.counts import whole_count
 from ..runfile.text.errors import InputError, nearest
-from .words import AXES, known_words
+from . import values
+from .words import AXES, known_words, read_table
 
-RUN_FILE = "a run file (JSON, YAML or TOML) or DeepSpeed's JSON; - reads standard input"
-MOST = 10**9  # of a count
+OPTIONS: dict[str, list[Any]] = read_table("options")
 # Options of one of two commands that people look for at the other.
 OPTIONS_OF = {
     "infer": ("--dp", "--ep", "--users"),
@@ -68,22 +70,20 @@ class Parser(argparse.ArgumentParser):
         message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
         raise InputError(message.replace("expected one argument", "needs a value"))
 
-    def joins(self, name: str) -> None:
-        """Let more than one word be the value of an argument: `quick llama3.1 8b`."""
-        self._joined = name
-
-    def option(self, names: str, metavar: str, text: str, kind: Any = None, **rest: Any) -> None:
-        """Add an option with a value: its names, and `text` as its help; `kind` is its type."""
-        self.add_argument(*names.split(), metavar=metavar, help=text, type=kind, **rest)
-
-    def repeated(self, name: str, metavar: str, text: str, dest: str) -> None:
-        """Add an option that may be repeated."""
-        text += "; may be repeated"
-        self.option(name, metavar, text, action="append", default=[], dest=dest)
-
-    def flag(self, name: str, text: str, action: str = "store_true", **rest: Any) -> None:
-        """Add an option without a value, with `text` as its help."""
-        self.add_argument(name, action=action, help=text, **rest)
+    def add(self, group: str, named: Mapping[str, object]) -> None:
+        """Add the options of a verb or a group; `named` are the values that their help names."""
+        for row in OPTIONS[group]:
+            if isinstance(row, str):
+                self.add(row, named)
+                continue
+            rest = {key: value for key, value in row.items() if key not in ("names", "joined")}
+            if "type" in row:
+                rest["type"] = getattr(values, row["type"])
+            hidden = "help" not in row
+            rest["help"] = argparse.SUPPRESS if hidden else row["help"].format_map(named)
+            self.add_argument(*row["names"].split(), **rest)
+            if row.get("joined"):  # more than one word may be its value: `quick llama3.1 8b`
+                self._joined = row["names"]
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write the help; argparse would pass over an output that cannot be written."""
@@ -154,85 +154,12 @@ def _refuse_card(word: str) -> None:
         raise InputError(f"{word!r} is a card, not a part of the model's name; write --gpu {word}")
 
 
-def whole(text: str) -> int:
-    """A whole number, 1 or more."""
-    return _count(text, least=1)
+def option_name(name: str) -> str:
+    """The option of one of argparse's names: `--seq-len` of `seq_len`."""
+    return f"--{name.replace('_', '-')}"
 
 
-def tokens(text: str) -> int:
-    """A number of tokens, 1 or more, of which k is 1,024."""
-    return _count(text, least=1, tokens=True)
-
-
-def _count(text: str, *, least: int, tokens: bool = False) -> int:
-    number = whole_count(text, tokens=tokens)
-    if number is None or number < least:
-        such = ", such as 4096, 8k or 128k" if tokens else f", {least} or more"
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number{such}")
-    if number > MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at most {MOST:,}")
-    return number
-
-
-def natural(text: str) -> int:
-    """A whole number, 0 or more."""
-    return _count(text, least=0)
-
-
-def positive(text: str) -> float:
-    """A number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e12:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
-    return number
-
-
-def memory(text: str) -> float:
-    """The memory of a GPU in GB; the unit may be written."""
-    return positive(re.sub(r"(?<=[0-9])\s*(gb|gib|g)$", "", text.strip(), flags=re.IGNORECASE))
-
-
-def add_run(parser: Parser) -> None:
-    """Add the options that name a run: --config, --preset, --model and --set."""
-    parser.option("-c --config", "FILE", RUN_FILE)
-    parser.option("-p --preset", "NAME", "a model, with default settings (gpu-mem-calc presets)")
-    add_model(parser)
-    add_settings(parser)
-
-
-def add_source(parser: Parser) -> None:
-    """Add SOURCE, a run file or a model, in place of --config."""
-    text = "a run file (as --config), or a model (as gpu-mem-calc quick)"
-    parser.option("source", "SOURCE", text, nargs="?")
-
-
-def add_model(parser: Parser) -> None:
-    """Add --model, for a DeepSpeed JSON, which names no model."""
-    text = "the model, if FILE is DeepSpeed's JSON: a preset, a Hugging Face id or a path"
-    parser.option("--model", "NAME", text)
-
-
-def add_settings(parser: Parser) -> None:
-    """Add --set, which may be repeated."""
-    parser.repeated("--set", "KEY=VALUE", "change any key of the run file", "settings")
-
-
-def add_allocator(parser: Parser) -> None:
-    """Add --alloc-conf and --snapshot, for verbs that run a job."""
-    parser.option("--alloc-conf", "TEXT", "PYTORCH_ALLOC_CONF, such as expandable_segments:True")
-    parser.option("--snapshot", "FILE", "write a memory snapshot for pytorch.org/memory_viz")
-
-
-def add_output(parser: Parser, *formats: str) -> None:
-    """Add --format, the first of `formats` by default, and --output."""
-    text = f"{', '.join(formats)} (default: {formats[0]})"
-    parser.add_argument("-f", "--format", choices=formats, default=formats[0], help=text)
-    parser.option("-o --output", "FILE", "write the answer to a file")
-
-
-def add_long(parser: Parser) -> None:
-    """Add --long."""
-    parser.flag("--long", "show the whole answer: every phase, part and note")
+def option_keys(verb: str) -> dict[str, str]:
+    """The keys of the run file that options of a verb or a group set, each with its option."""
+    rows = [row for row in OPTIONS[verb] if isinstance(row, dict)]
+    return {row["dest"]: row["names"].split()[-1] for row in rows if "." in row.get("dest", "")}

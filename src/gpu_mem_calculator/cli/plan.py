@@ -5,83 +5,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..advice.planner.answers.question import FASTEST, GOALS
 from ..advice.planner.asking.ask import Progress, plan, with_files
 from ..report.terminal import takes_escapes
 from ..runfile.text.counts import parameter_count
 from ..runfile.text.errors import InputError, print_to_stderr
-from .export import add_export, check_export, write_export
+from .export import check_export, write_export
 from .output import screen_width, show, write
-from .parser import Parser, add_output, add_settings, memory, positive, tokens, whole
+from .parser import option_name
+from .training_options import GPUS_PER_NODE, REPLACED
 
 if TYPE_CHECKING:
     from ..advice.planner.answers.plans import Plans
 
-GOALS = {
-    "fewest_gpus": "find the fewest GPUs that work",
-    "largest_batch": "find the largest micro-batch that fits",
-    "longest_context": "find the longest sequence that fits",
-    "largest_model": "find the largest preset that fits",
-}
-# Options of a question, and what they are in `plan`: names, metavar, type, help.
-ASKED: dict[str, tuple[str, str, Any, str]] = {
-    "gpus": ("-g --gpus", "N", whole, "number of GPUs, on all nodes together"),
-    "gpu": ("--gpu", "NAME", str, "GPU model: h100, a100, ... (gpu-mem-calc gpus)"),
-    "seq_len": ("--seq-len", "N", tokens, "tokens per sequence: 4096, 8k, 128k"),
-    "global_batch": ("--global-batch", "N", whole, "sequences of a step over all GPUs"),
-    "engine": ("-e --engine", "NAME,...", str, "engines to search (default: all)"),
-    "price": ("--price", "X", positive, "of one GPU for one hour, in any currency"),
-    "serve": ("--serve", "ENGINE", str, "plan a server: vllm, sglang, ..., or any"),
-    "users": ("--users", "N", whole, "with --serve: concurrent users"),
-    "context": ("--context", "N", tokens, "with --serve: tokens of one user"),
-    "new_tokens": ("--new-tokens", "N", tokens, "with --serve: tokens of an answer"),
-}
+SOUGHT = [name for name in GOALS if name != FASTEST]
+# Options of a question, by the names that they have in `plan`, too.
+ASKED = (
+    *("gpus", "gpu", "seq_len", "global_batch", "engine", "price"),
+    *("serve", "users", "context", "new_tokens"),
+)
 HARDWARE = {"gpu_mem": "hardware.gpu_memory_gb", "nodes": "hardware.num_nodes"}
-PER_NODE = 8  # GPUs, where only the nodes are given
 RUNS = "plans"  # the folder that is proposed for --save-runs
 TARGETS = ("latency", "first_token", "throughput")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `plan`."""
-    text = "a model's name, a Hugging Face id, a path, or a size: 7, 7B, 350M"
-    parser.option("model", "MODEL", text, nargs="?")
-    parser.joins("model")
-    for name, (names, metavar, kind, help_text) in ASKED.items():
-        parser.option(names, metavar, help_text, kind, dest=name)
-    parser.option("--nodes", "N", "number of nodes (8 GPUs each without --gpus)", whole)
-    parser.option("-m --gpu-mem", "GB", "memory of one GPU in GB, as marketed", memory)
-    parser.option("--tokens", "N", "of the whole training: 300B, 1T")
-    each = "with --serve: most seconds per output token: 50ms, 0.05"
-    parser.option("--latency", "TIME", each, seconds)
-    first = "with --serve: most seconds to the first token"
-    parser.option("--first-token", "TIME", first, seconds)
-    rate = "with --serve: least output tokens per second"
-    parser.option("--throughput", "N", rate, positive)
-    parser.repeated("--fix", "KEY=VALUE", "every set-up has it: tp=8, or any run-file key", "fix")
-    parser.repeated("--vary", "KEY=A,B", "also try these values of a key", "vary")
-    files = "rank these run files, or files of other tools, instead of searching"
-    parser.option("--candidates", "FILE", files, nargs="+")
-    for name, help_text in GOALS.items():
-        parser.flag(f"--{name.replace('_', '-')}", help_text)
-    parser.option("--top", "N", "plans to show (default: 10)", whole, default=10)
-    add_settings(parser)
-    add_output(parser, "table", "json", "html")
-    parser.option("--save-runs", "FOLDER", "write plan-1.json, plan-2.json, ... as run files")
-    add_export(parser)
-
-
-def seconds(text: str) -> float:
-    """Seconds; ms may be written."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*(ms|s)?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a time, such as 50ms or 0.05")
-    return positive(match[1]) * (0.001 if (match[2] or "").lower() == "ms" else 1)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,14 +66,14 @@ def run(args: argparse.Namespace) -> int:
 
 def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
     """The plans for the question of the options; `total` are the tokens of the training."""
-    goals = [name for name in GOALS if getattr(args, name)]
+    goals = [name for name in SOUGHT if getattr(args, name)]
     if len(goals) > 1:
-        first, second = (f"--{name.replace('_', '-')}" for name in goals[:2])
+        first, second = map(option_name, goals[:2])
         raise InputError(f"{first} and {second} cannot be combined; give one of them")
     asked = {name: getattr(args, name) for name in (*ASKED, *TARGETS)}
     given = {name: value for name, value in asked.items() if value is not None}
     if args.nodes and not args.gpus:
-        given["gpus"] = PER_NODE * args.nodes
+        given["gpus"] = GPUS_PER_NODE * args.nodes
     own = {key: getattr(args, name) for name, key in HARDWARE.items() if getattr(args, name)}
     fixed = dict(_pair(text, "--set") for text in args.settings)
     fixed |= dict(_pair(text, "--fix") for text in args.fix)
@@ -135,7 +85,7 @@ def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
             progress=progress,
             tokens=total,
             top=args.top,
-            goal=goals[0] if goals else "fastest",
+            goal=goals[0] if goals else FASTEST,
             fix={**own, **fixed},
             vary=varied,
         )
@@ -156,11 +106,11 @@ def shown_progress() -> Iterator[Progress | None]:
 def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
     """The plans of the files of --candidates, ranked."""
     kept = ("gpu", "gpus", "nodes", "seq_len", "gpu_mem", "price")
-    named = [*(name for name in (*ASKED, *TARGETS) if name not in kept), *GOALS, "fix", "vary"]
+    named = [*(name for name in (*ASKED, *TARGETS) if name not in kept), *SOUGHT, "fix", "vary"]
     for name in named:
         if getattr(args, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for a search, and --candidates are ranked as they are")
+            why = "is for a search, and --candidates are ranked as they are"
+            raise InputError(f"{option_name(name)} {why}")
     sources = {file: candidate(args, file) for file in args.candidates}
     plans = plan(candidates=list(sources.values()), price=args.price, tokens=total, top=args.top)
     return with_files(plans, sources)
@@ -170,7 +120,6 @@ def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
     """The run of one of --candidates, with MODEL and --gpu, --gpus, --seq-len and --set."""
     from ..runfile.read import with_settings
     from .run_source import run_source
-    from .training_options import REPLACED
 
     keys = {"hardware.gpu": args.gpu, "hardware.num_gpus": args.gpus}
     keys |= {key: getattr(args, name) for name, key in HARDWARE.items()}
@@ -265,12 +214,11 @@ def next_words(args: argparse.Namespace) -> list[list[str]]:
 def asked_words(args: argparse.Namespace) -> list[str]:
     """The words of the same question."""
     words = ["plan", *([args.model] if args.model else [])]
-    options = {name: names.split()[-1] for name, (names, *_) in ASKED.items()}
-    options |= {name: f"--{name.replace('_', '-')}" for name in (*HARDWARE, "tokens", *TARGETS)}
-    for name, option in options.items():
+    for name in (*ASKED, *HARDWARE, "tokens", *TARGETS):
         if (value := getattr(args, name)) is not None:
-            words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            words += [option_name(name), text]
     for name, option in (("fix", "--fix"), ("vary", "--vary"), ("settings", "--set")):
         words += [word for one in getattr(args, name) for word in (option, one)]
-    words += [f"--{name.replace('_', '-')}" for name in GOALS if getattr(args, name)]
+    words += [option_name(name) for name in SOUGHT if getattr(args, name)]
     return [*words, *(["--candidates", *args.candidates] if args.candidates else [])]

@@ -7,18 +7,11 @@ import argparse
 from ..report.lines import count
 from ..runfile.config import GPUConfig
 from ..runfile.resolve.hardware import find_hardware
-from .catalogue import add_list, matching_rows, show_rows
-from .parser import Parser
+from .catalogue import matching_rows, show_rows
 
 KEYS = ("name", "title", "hub_id", "aliases", "num_parameters", "source")  # shown as JSON
 BYTES = 2  # of a 16-bit weight
 HEAD = ("name", "size", "hub id")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `presets`."""
-    add_list(parser)
-    parser.option("--gpu", "NAME", "only models whose 16-bit weights fit on this card")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,30 +8,14 @@ from msgspec.structs import replace
 
 from ..estimates.calculator import full_estimate, with_other_cards
 from ..runfile.text.errors import InputError
-from .calculate import add_check, show_estimate
-from .explain import add_parts, show_explanation
+from .calculate import show_estimate
+from .explain import show_explanation
 from .export import check_export
-from .parser import Parser, add_long, add_output, add_settings
 from .shell_words import ShellWords
 from .sizes import choose_mesh, choose_model
-from .training_options import add_training_options, chosen_settings, option_words, settings_words
+from .training_options import chosen_settings, option_words, settings_words
 
 DEFAULTS = ("engine.type=pytorch", "hardware.num_gpus=1")
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `quick`."""
-    text = "a model's name, a Hugging Face id, a path, or a size: 7, 7B, 350M"
-    parser.option("size", "MODEL", text, nargs="?")
-    parser.joins("size")
-    parser.option("--model", "NAME", "the same as MODEL")
-    add_training_options(parser)
-    add_settings(parser)
-    parser.flag("--explain", "show every formula, as gpu-mem-calc explain does")
-    add_parts(parser)
-    add_output(parser, "table", "json", "yaml", "html")
-    add_long(parser)
-    add_check(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,9 +12,10 @@ from ..lab.measure.ray_cluster import run_over_ray
 from ..lab.measure.runs_file import RunsFile
 from ..lab.measure.torchrun import end_with_torchrun, leave_problems
 from ..runfile.text.errors import InputError
-from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
-from .output import show, write
+from .measure import check_options, conditions, run_name
+from .output import show_answer
+from .parser import option_name
 from .run_source import run_data, run_words
 
 # Options, by argparse's names, that --ray passes to every rank besides those of the run.
@@ -65,14 +66,9 @@ def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
         for row in rows:
             row["id"] = fresh_id(row["id"], taken)
             file.add(row)
-    if args.format == "json":
-        from ..report.data import to_json
+    from ..report.measurement import ranks_report
 
-        write(to_json(rows), args.output)
-    else:
-        from ..report.measurement import ranks_report
-
-        show(list(ranks_report(rows, args.append)), args.output)
+    show_answer(args, lambda: rows, ranks_report(rows, args.append))
     return 0
 
 
@@ -89,5 +85,5 @@ def rank_words(args: argparse.Namespace) -> list[str]:
     words = [*run_words(args), *function_words(args)]
     for name in RANK_OPTIONS:
         if getattr(args, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+            words += [option_name(name), str(getattr(args, name))]
     return words + (["--cap", f"{args.cap}B"] if args.cap is not None else [])

@@ -5,12 +5,6 @@ from __future__ import annotations
 import argparse
 
 from .output import write
-from .parser import Parser
-
-
-def arguments(parser: Parser) -> None:
-    """Add --output."""
-    parser.option("-o --output", "FILE", "write the schema to a file")
 
 
 def run(args: argparse.Namespace) -> int:

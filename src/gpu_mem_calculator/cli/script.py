@@ -6,33 +6,17 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..runfile.text.errors import InputError
-from .parser import Parser, natural, tokens
+from .parser import option_name
+from .values import tokens
 
 if TYPE_CHECKING:
     from ..report.tracing import TraceReport
 
-SHAPES = {
-    "seq_len": "tokens of an example of data that is not on this machine",
-    "prompt_len": "tokens of its prompt",
-    "rows": "examples that it has",
-    "vocab_size": "vocabulary of a tokenizer that is not on this machine",
-    "dtype": "dtype of weights that are not on this machine",
-}
+# Sizes of data, a tokenizer or weights that are not on this machine.
+SHAPES = ("seq_len", "prompt_len", "rows", "vocab_size", "dtype")
 SECONDS = 1800  # after which a script is ended
 DTYPES = ("bfloat16", "float16", "float32")
 NOT_WITH_SCRIPT = ("config", "preset", "model", "function", "diff", "rank", "trust_remote_code")
-
-
-def add_script(parser: Parser) -> None:
-    """Add the command of a script and its options."""
-    text = "the command of a training script: python, torchrun or accelerate launch"
-    parser.option("script", "-- COMMAND", text, nargs="*")
-    keys = ", ".join(SHAPES)
-    text = f"with a script: sizes of data that is not on this machine ({keys})"
-    parser.option("--shapes", "NAME=N", text, nargs="+", default=[])
-    parser.option("--gpu", "NAME", "with a script: the GPU (default: as in a run file)")
-    text = f"with a script: end it after this long (default: {SECONDS}; 0: never)"
-    parser.option("--timeout", "SECONDS", text, natural)
 
 
 def check_no_script_options(args: argparse.Namespace) -> None:
@@ -99,8 +83,8 @@ def _run_file(args: argparse.Namespace) -> dict[str, Any]:
 
     for name in NOT_WITH_SCRIPT:
         if getattr(args, name, None):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} describes a run, and a script brings its own; leave it out")
+            why = "describes a run, and a script brings its own; leave it out"
+            raise InputError(f"{option_name(name)} {why}")
     other = [text for text in args.settings if not text.startswith("hardware.")]
     if other:
         why = "a script brings its own run; only hardware.* can be set"

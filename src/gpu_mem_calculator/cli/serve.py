@@ -8,26 +8,8 @@ from typing import Any
 from .. import catalog
 from ..ledger.extras import install
 from ..runfile.text.errors import InputError
-from .parser import Parser, whole
 
-MOST_PORTS = 65535
 MISSING = f"the web page needs more packages: {install('web')}"
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `serve`; a model is accepted, and answered with `infer`."""
-    parser.add_argument("model", nargs="?", help=argparse.SUPPRESS)
-    parser.option("--host", "NAME", "address to listen on (default: 127.0.0.1)")
-    parser.option("--port", "N", "port to listen on (default: 8000)", port)
-    parser.option("--workers", "N", "number of processes that answer (default: 1)", whole)
-    parser.flag("--hub", "let visitors look up models on the Hugging Face hub", default=None)
-
-
-def port(text: str) -> int:
-    """A port's number."""
-    if not (text.isdecimal() and len(text) <= 5 and int(text) <= MOST_PORTS):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a port from 0 to {MOST_PORTS}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

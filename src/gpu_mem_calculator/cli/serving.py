@@ -10,7 +10,7 @@ from ..estimates.calculator import Estimate
 from ..estimates.serving.infer_command import InferCommand, infer_command
 from ..report.lines import Line
 from .fit_check import check
-from .output import show, write
+from .output import show_answer, write
 
 if TYPE_CHECKING:
     from ..advice.serving.answers import Answers
@@ -35,17 +35,15 @@ def serving_answer(
         return check(args, estimate, sentence(estimate))
     asked = asked or infer_command(estimate.result.run)
     found = answers(estimate, contexts, concurrencies, command=asked)
-    if args.format == "table":
-        show(serving_text(args, estimate, found, asked), args.output)
-    elif args.format == "html":
+    if args.format == "html":
         from ..report.serving.html import serving_page
 
         write(serving_page(estimate, found), args.output)
     else:
-        from ..report.data import answers_data, to_json, to_yaml
+        from ..report.data import answers_data
 
-        data = answers_data(estimate.result, found)
-        write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
+        lines = serving_text(args, estimate, found, asked) if args.format == "table" else []
+        show_answer(args, lambda: answers_data(estimate.result, found), lines)
     return check(args, estimate, sentence(estimate)) if args.check else 0
 
 

@@ -59,8 +59,9 @@ class ShellWords(Struct, frozen=True):
         if STAGE in changes and "--offload" in self.run:  # it offloads more at another stage
             changes = _offloaded(estimate.result.run) | changes
         words = _without(self.run, changes)
-        own_names = any("." not in w.partition("=")[0] for w in _settings_of(words))
-        if own_names:  # of other tools; --set of the run file's keys comes after them
+        own = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+        # after names of other tools, --set of the run file's keys
+        if any("." not in one.partition("=")[0] for one in own):
             return [*words, *(w for k, v in changes.items() for w in ("--set", f"{k}={v}"))]
         recipe = _recipe(changes, estimate)
         if recipe:
@@ -81,10 +82,6 @@ class ShellWords(Struct, frozen=True):
             elif key not in removed:
                 words += ["--set", f"{key}={value}"]
         return words
-
-
-def _settings_of(words: Sequence[str]) -> list[str]:
-    return [words[i + 1] for i, word in enumerate(words) if word == "--set"]
 
 
 def _without(words: Sequence[str], changes: Mapping[str, str]) -> list[str]:

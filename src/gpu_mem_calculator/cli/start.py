@@ -22,7 +22,7 @@ IGNORED = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")
 def check_startable(words: Sequence[str]) -> None:
     """Raise one sentence where the words are no command that can be started."""
     variables, rest = without_variables(words)
-    if not rest or which(rest[0], path=_path(variables)):
+    if not rest or which(rest[0], path=variables.get("PATH", os.environ.get("PATH"))):
         return
     name = rest[0]
     where = f"--run starts a command, and {name!r}"
@@ -49,8 +49,3 @@ def become(words: Sequence[str]) -> NoReturn:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{rest[0]!r} cannot be started: {reason}") from None
-
-
-def _path(variables: dict[str, str]) -> str | None:
-    """The PATH on which the command is looked for."""
-    return variables.get("PATH", os.environ.get("PATH"))

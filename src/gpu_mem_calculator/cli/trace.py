@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ledger.extras import install
 from ..runfile.text.errors import InputError, print_to_stderr
-from .function import add_function, function_values
-from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, whole
+from .function import function_values
+from .output import show_answer
 from .run_source import run_data
-from .script import add_script, check_no_script_options, script_report
+from .script import SECONDS, SHAPES, check_no_script_options, script_report
 
 if TYPE_CHECKING:
     from ..estimates.calculator import Estimate
@@ -31,17 +30,8 @@ if TYPE_CHECKING:
 NEEDS_TORCH = "{} runs the model with torch, and {} is not installed; " + install("torch")
 
 
-def arguments(parser: Parser) -> None:
-    """Add the options of `trace`."""
-    add_run(parser)
-    add_function(parser)
-    add_script(parser)
-    parser.option("--steps", "N", "training steps to run (default: 3; of a script 2)", whole)
-    parser.option("--rank", "N", "rank to simulate (default: 0)", natural, default=0)
-    add_allocator(parser)
-    parser.flag("--trust-remote-code", "run model code stored next to a config.json")
-    parser.flag("--diff", "compare with the estimate, entry by entry")
-    add_output(parser, "table", "json")
+# What the help of the options names.
+NAMED = {"SHAPES": ", ".join(SHAPES), "SECONDS": SECONDS}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,18 +50,12 @@ def write_report(args: argparse.Namespace, report: TraceReport) -> int:
         from ..lab.trace.snapshot import write_snapshot
 
         write_snapshot(args.snapshot, result.stream, result.makers, result.resolved.allocator)
-    if args.format == "json":
-        from ..report.data import to_json
-        from ..report.tracing import tracing_data
+    from ..report.tracing import tracing_data, tracing_report
 
-        write(to_json(tracing_data(report)), args.output)
-    else:
-        from ..report.tracing import tracing_report
-
-        show(list(tracing_report(report)), args.output)
-        if args.snapshot:
-            viewer = "torch's memory viewer; drop it on pytorch.org/memory_viz"
-            print_to_stderr(f"{args.snapshot} is for {viewer}")
+    show_answer(args, lambda: tracing_data(report), tracing_report(report))
+    if args.snapshot and args.format == "table":
+        viewer = "torch's memory viewer; drop it on pytorch.org/memory_viz"
+        print_to_stderr(f"{args.snapshot} is for {viewer}")
     return 0
 
 

@@ -5,75 +5,31 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..runfile.config import TrainingConfig
-from ..runfile.keys.recipes import RECIPES, recipe_settings, recipe_words
+from ..runfile.keys.recipes import recipe_settings, recipe_words
 from ..runfile.other_names import CHECKPOINTING
 from ..runfile.read import allowed_words, key_types, with_settings
 from ..runfile.resolve.recompute_policies import LEVELS, NAMES
 from ..runfile.resolve.training_defaults import named_dtype
 from ..runfile.text.errors import InputError
 from ..training.engines import DEFAULT, engine, engine_row, shorthands, spellings
-from .parser import Parser, memory, tokens, whole
+from .parser import option_keys
+from .words import TABLES
 
-GPUS_PER_NODE = 8
+GPUS_PER_NODE = 8  # where only the nodes are given
 PRECISION, DTYPE = "training.precision", "training.dtype"
 DTYPES = ("bf16", "fp16", "fp32")
 # Other spellings of a precision: those of torch and of Lightning.
-SPELLINGS = {
-    **{"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "16": "fp16", "32": "fp32"},
-    **{"half": "fp16", "float": "fp32", "32_true": "fp32", "16_mixed": "fp16_mixed"},
-    **{"bf16_true": "bf16_pure", "16_true": "fp16_pure"},
-}
-# Options that set one key each: names, key, type, metavar, help.
-KEYS: tuple[tuple[str, str, Any, str, str], ...] = (
-    ("--gpu", "hardware.gpu", str, "NAME", "GPU model: 4090, h100, ... (gpu-mem-calc gpus)"),
-    (
-        "-m --gpu-mem",
-        "hardware.gpu_memory_gb",
-        memory,
-        "GB",
-        "memory of one GPU in GB, as marketed",
-    ),
-    ("-g --gpus", "hardware.num_gpus", whole, "N", "number of GPUs, on all nodes together"),
-    ("--nodes", "hardware.num_nodes", whole, "N", "number of nodes (8 GPUs each without --gpus)"),
-    ("--seq-len", "training.seq_len", tokens, "N", "tokens per sequence: 4096, 8k, 128k"),
-    ("--batch-size", "training.batch_size", whole, "N", "sequences per GPU in one micro-batch"),
-    (
-        "--grad-accum",
-        "training.gradient_accumulation_steps",
-        whole,
-        "N",
-        "micro-batches per optimizer step",
-    ),
-    ("--optimizer", "training.optimizer", str, "NAME", "adamw, adamw_8bit, adafactor, sgd, ..."),
-    (
-        "--checkpointing",
-        CHECKPOINTING,
-        str,
-        "LEVEL",
-        "recompute activations: full (default), selective, op, ...",
-    ),
-)
+SPELLINGS: Mapping[str, str] = TABLES["precisions"]
 # Levels of --checkpointing that are policies of training.recompute
 # (runfile/resolve/recompute_policies.py).
 POLICIES = tuple(name for name in NAMES if name not in LEVELS)
-ENGINES = "pytorch, deepspeed, zero1, zero2, zero3, fsdp, fsdp1, megatron"
 # Keys of a file that an option replaces together with its own.
-REPLACED: Mapping[str, tuple[str, ...]] = {
-    CHECKPOINTING: ("training.recompute",),
-    "hardware.gpu": ("hardware.gpu_memory_gb", "hardware.gpu_memory_bytes"),
-    "hardware.gpu_memory_gb": ("hardware.gpu", "hardware.gpu_memory_bytes"),
-    "hardware.num_gpus": (
-        "parallelism.data_parallel_size",
-        "hardware.num_nodes",
-        "hardware.gpus_per_node",
-    ),
-    "hardware.num_nodes": ("hardware.gpus_per_node",),
-}
-FLAGS: Mapping[str, str] = {key: names.split()[-1] for names, key, *_ in KEYS}  # key -> option
+REPLACED: Mapping[str, Sequence[str]] = TABLES["replaced"]
+FLAGS = option_keys("training")  # key -> option
 
 
 class Chosen(NamedTuple):
@@ -81,28 +37,6 @@ class Chosen(NamedTuple):
 
     settings: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
-
-
-def add_training_options(parser: Parser) -> None:
-    """Add the everyday options; each wins over the run file."""
-    for names, key, kind, metavar, text in KEYS:
-        parser.option(names, metavar, text, kind, dest=key)
-    parser.option("-e --engine", "NAME", ENGINES)
-    parser.option("--zero", "N", "DeepSpeed's ZeRO stage: 1, 2 or 3", choices=("0", "1", "2", "3"))
-    parser.option("--offload", "WHERE", "move optimizer states to the host: cpu (default) or nvme")
-    parser.option(
-        "-d --precision", "NAME", "bf16, fp16, fp32, or bf16_pure, ... (docs/run-file.md)"
-    )
-    parser.option("--lora", "R", "train LoRA adapters of rank R (default: 16)", whole)
-    parser.option(
-        "--qlora", "R", "train LoRA adapters of rank R on a 4-bit base (default: 16)", whole
-    )
-    parser.option(
-        "--recipe",
-        "NAME",
-        "usual settings for full, lora or qlora training",
-        choices=tuple(RECIPES),
-    )
 
 
 def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen:
@@ -115,10 +49,11 @@ def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen
     name = _engine_name(run)
     assumed: tuple[str, ...] = ()
     if recipe is not None:
-        values = _recipe_values(args, recipe, rank, name, _card(args, run))
+        card = getattr(args, "hardware.gpu") or (run.get("hardware") or {}).get("gpu")
+        values = _recipe_values(args, recipe, rank, name, card)
         settings |= values
         assumed = (recipe_words(recipe, values, _kept(values, args)),) if values else ()
-    own = {key: getattr(args, key) for _, key, *_ in KEYS if getattr(args, key) is not None}
+    own = {key: getattr(args, key) for key in FLAGS if getattr(args, key) is not None}
     if own.get(CHECKPOINTING) in POLICIES:
         own = {**own, CHECKPOINTING: None, "training.recompute": own[CHECKPOINTING]}
     stale = {old for key in own for old in REPLACED.get(key, ()) if _given(data, old)}
@@ -154,12 +89,6 @@ def _recipe(args: argparse.Namespace) -> tuple[str | None, int | None]:
     return recipe, getattr(args, recipe, None) if recipe in ("lora", "qlora") else None
 
 
-def _card(args: argparse.Namespace, run: Mapping[str, Any]) -> str | None:
-    """The card that an option or the run names."""
-    own: str | None = getattr(args, "hardware.gpu")
-    return own or (run.get("hardware") or {}).get("gpu")
-
-
 def _recipe_values(
     args: argparse.Namespace, recipe: str, rank: int | None, engine_name: str, card: str | None
 ) -> dict[str, Any]:
@@ -182,7 +111,7 @@ def _recipe_values(
 def _kept(values: Mapping[str, Any], args: argparse.Namespace) -> set[str]:
     """Keys of a recipe that no other option changes."""
     own = {setting.partition("=")[0].strip() for setting in args.settings}
-    own |= {key for _, key, *_ in KEYS if getattr(args, key) is not None}
+    own |= {key for key in FLAGS if getattr(args, key) is not None}
     own |= {PRECISION} if args.precision else set()
     return set(values) - own
 

@@ -7,17 +7,7 @@ from typing import Any
 
 from ..report.lines import wrap_lines
 from .output import show, write
-from .parser import RUN_FILE, Parser, add_model, add_output, add_settings
 from .run_source import RunSource, run_source
-
-
-def arguments(parser: Parser) -> None:
-    """Add the options of `validate`."""
-    parser.option("config", "FILE", RUN_FILE)
-    parser.set_defaults(preset=None)
-    add_model(parser)
-    add_settings(parser)
-    add_output(parser, "table", "json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,6 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from ..runfile.resolve.resolve import resolve
     from ..tools.read import read
 
+    args.preset = None
     source = run_source(args, needs_model=False)
     alone = source.deepspeed and "model" not in source.data
     data = source.data

@@ -2,91 +2,37 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+from msgspec import json
+
+
+def read_table(name: str) -> Any:
+    """The data of a table beside this file: JSON, since TOML takes longer to read than some
+    commands run.
+    """
+    with open(f"{os.path.dirname(__file__)}/{name}.json", "rb") as file:
+        return json.decode(file.read())
+
+
+TABLES = read_table("tables")
 # Axes of Megatron, as options of training commands.
-AXES = {
-    "--tp": "parallelism.tensor_parallel_size",
-    "--pp": "parallelism.pipeline_parallel_size",
-    "--cp": "parallelism.context_parallel_size",
-}
+AXES: Mapping[str, str] = TABLES["axes"]
 # Other spellings of options: those of Hugging Face, of the servers, and short ones.
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("--seq", "--seq-length", "--sequence-length", "--max-seq-length", "--max-length"),
-        ("--seq-len",),
-    ),
-    **dict.fromkeys(
-        ("--bs", "--batch", "--micro-batch-size", "--per-device-train-batch-size", "--mbs"),
-        ("--batch-size",),
-    ),
-    **dict.fromkeys(("--global-batch-size", "--gbs", "--train-batch-size"), ("--global-batch",)),
-    **dict.fromkeys(
-        ("--gradient-accumulation-steps", "--gradient-accumulation", "--ga", "--accumulation"),
-        ("--grad-accum",),
-    ),
-    **dict.fromkeys(
-        (
-            *("--gradient-checkpointing", "--activation-checkpointing", "--grad-checkpointing"),
-            *("--recompute", "--recomputation"),
-        ),
-        ("--checkpointing",),
-    ),
-    **dict.fromkeys(
-        ("--no-recompute", "--no-checkpointing", "--no-gradient-checkpointing"),
-        ("--checkpointing", "none"),
-    ),
-    "--lora-r": ("--lora",),
-    "--lora-rank": ("--lora",),
-    "--rank": ("--lora",),
-    "--full": ("--recipe", "full"),
-    "--load-in-4bit": ("--qlora",),
-    "--optim": ("--optimizer",),
-    "--dtype": ("--precision",),
-    "--bf16": ("--precision", "bf16"),
-    "--fp16": ("--precision", "fp16"),
-    "--fp32": ("--precision", "fp32"),
-    **dict.fromkeys(("--zero-stage", "--stage"), ("--zero",)),
-    **dict.fromkeys(("--offload-optimizer", "--cpu-offload"), ("--offload",)),
-    **dict.fromkeys(("--num-gpus", "--n-gpus", "--num-processes", "--nproc"), ("--gpus",)),
-    **dict.fromkeys(("--num-nodes", "--nnodes", "--num-machines"), ("--nodes",)),
-    **dict.fromkeys(("--vram", "--gpu-memory", "--memory", "--mem"), ("--gpu-mem",)),
-    **dict.fromkeys(("--card", "--device", "--gpu-name", "--gpu-type"), ("--gpu",)),
-    **dict.fromkeys(("--framework", "--strategy", "--server", "--backend"), ("--engine",)),
-    **dict.fromkeys(("--tensor-parallel-size", "--tp-size", "--tensor-parallel"), ("--tp",)),
-    **dict.fromkeys(("--pipeline-parallel-size", "--pp-size"), ("--pp",)),
-    **dict.fromkeys(("--data-parallel-size", "--dp-size"), ("--dp",)),
-    **dict.fromkeys(("--enable-expert-parallel", "--expert-parallel-size", "--ep-size"), ("--ep",)),
-    **dict.fromkeys(
-        ("--ctx", "--ctx-size", "--context-length", "--context-len", "--max-seq-len", "--seq-len"),
-        ("--context",),
-    ),
-    **dict.fromkeys(("--concurrent", "--num-users", "--concurrent-users"), ("--users",)),
-    **dict.fromkeys(("--quant", "--quantize"), ("--quantization",)),
-    "--max-new-tokens": ("--new-tokens",),
-    **dict.fromkeys(("--cost", "--price-per-hour", "--hourly-price"), ("--price",)),
-    "--model": ("--model-path",),
-    "--gpus": ("--gpus-per-node",),
-    **{f"--{name}": ("--quantization", name) for name in ("fp8", "awq", "gptq", "int4", "int8")},
-    "--json": ("--format", "json"),
-    "--silent": ("--quiet",),
+ALIASES = {
+    word: tuple(option.split())
+    for option, words in TABLES["aliases"].items()
+    for word in words.split()
 }
 # Names of a context, which training commands call a sequence.
-CONTEXTS = (
-    *("--ctx", "--ctx-size", "--context", "--context-length", "--context-len", "--max-seq-len"),
-    "--max-model-len",
-)
-RANKS = ("--lora-r", "--lora-rank", "--rank")  # of LoRA, and of QLoRA where that is asked for
-# Options that may lack their value: what a value looks like, and the value without one.
-OPTIONAL: Mapping[str, tuple[str, str]] = {
-    "--lora": (r"[0-9]+", "16"),
-    "--qlora": (r"[0-9]+", "16"),
-    "--offload": (r"cpu|nvme|none", "cpu"),
-    "--checkpointing": (r"true|false", "full"),  # and the names of policies
-    "--ep": (r"[0-9]+", "all"),
-    "--serve": (r"any|vllm|sglang|tgi|llama.*|ollama|tensorrt.*|trtllm|transformers|hf", "any"),
-}
+CONTEXTS: frozenset[str] = frozenset(TABLES["contexts"].split())
+RANKS: frozenset[str] = frozenset(TABLES["ranks"].split())  # of LoRA, and of QLoRA if asked for
+# Options that may lack their value: what a value looks like, and the value without one. Of
+# --checkpointing, the names of policies are values, too.
+OPTIONAL: Mapping[str, tuple[str, str]] = TABLES["optional"]
 CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x4090
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..advice.training.answers import TrainingAnswers
 from ..estimates.calculator import Estimate
-from .bars import bar
 from .headline import asked_words, verdict
-from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, wrap_lines
+from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, part_row, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .parts import BreakdownRow, parts
 from .progress_bar import shorten
@@ -93,11 +92,8 @@ def parts_lines(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     rows = list(_merged(parts(estimate, text)))
     most = max(row.bytes for row in rows)
     for row in rows:
-        yield [
-            (f"{row.title:<{NAME}}{shorten(row.text, text):<{text}}", ""),
-            (gib(row.bytes, 2).rjust(FIGURE), ""),
-            (f"  {bar(row.bytes, most, BAR)}", row.style),
-        ]
+        left = f"{row.title:<{NAME}}{shorten(row.text, text):<{text}}"
+        yield part_row(left, row.bytes, most, row.style, FIGURE, BAR)
     total = gib(sum(row.bytes for row in rows), 2)
     peak = f"at the peak, {estimate.result.peak_instant}"
     if len(estimate.ledgers) > 1:

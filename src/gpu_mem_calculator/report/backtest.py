@@ -7,25 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..lab.backtest.phases import SERVED, WORDS, title
 from ..lab.backtest.rows import METRICS
 from ..lab.backtest.score import BacktestReport, summary, verdict_score
+from ..tools.translation.arguments import tables
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrap_lines
+from .progress_bar import shorten
 
-TITLES = {
-    "allocated": "allocated",
-    "startup": "start-up",
-    "reserved": "reserved",
-    "needs": "needs",
-    "device": "nvidia-smi",
-    "host": "host RAM",
-    "weights": "weights",
-    "activation": "activations",
-    "non_torch": "outside torch",
-    "graph": "CUDA graphs",
-    "kv_pool": "KV pool",
-    "kv_tokens": "KV tokens",
-    "step": "step",
-}
-UNITS = {"kv_tokens": "tokens", "step": "s"}  # the others are bytes, shown in GiB
-RUNGS = {"estimate": "the estimate", "trace": "the trace"}
+_TABLES = tables(__file__)
+TITLES, RUNGS = _TABLES["titles"], _TABLES["rungs"]
+UNITS = _TABLES["units"]  # the others are bytes, shown in GiB
 NAME, RUN, NUM_WORST = 18, 21, 5
 HEAD = f"{'mean':>6}{'median':>7}{'worst':>7}{'bias':>7}{'danger':>7}  worst run"
 Errors = Sequence[tuple[str, float]]  # row, error in percent
@@ -48,7 +36,7 @@ def text_score(report: BacktestReport, where: str, *, phases: bool = False) -> I
 
 
 def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
-    rung = RUNGS.get(report.rung, report.rung)
+    rung = RUNGS[report.rung]
     count = len(report.rows)
     text = f"{count} measured run{'' if count == 1 else 's'} against {rung}"
     if report.refused:
@@ -78,14 +66,14 @@ def _figures(name: str, errors: Errors, style: str = "") -> Line:
         _signed(v or 0.0).lstrip("+") for v in (score.mean_abs_pct, score.median_abs_pct)
     )
     text = (
-        f"{_shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
+        f"{shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
         f"{_signed(score.bias_pct or 0.0):>7}"
     )
     danger = score.under_by_more_than_2_pct or 0
     return [
         (text, style),
         (f"{danger or '-':>7}", BAD if danger else style),
-        (f"  {_shorten(run, RUN)}", DIM),
+        (f"  {shorten(run, RUN)}", DIM),
     ]
 
 
@@ -95,10 +83,6 @@ def _signed(error: float) -> str:
         return f"{error:+.0e}"
     text = f"{error:+.2f}" if abs(error) < 100 else f"{error:+.0f}"
     return "0.00" if text in ("+0.00", "-0.00") else text
-
-
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _verdicts(report: BacktestReport) -> Iterator[Line]:
@@ -154,7 +138,7 @@ def _worst(report: BacktestReport) -> Iterator[Line]:
     for name in names:
         one = rows[name].metrics[metric]
         show = (figure(metric, v) for v in (one.predicted, one.measured))
-        left = _shorten(f"  {name}", 43)
+        left = shorten(f"  {name}", 43)
         style = WARN if abs(errors[name]) > 2 else ""
         yield [
             (f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),
@@ -177,7 +161,7 @@ def main_metric(report: BacktestReport) -> str | None:
 def _notes(report: BacktestReport) -> Iterator[Line]:
     missing = report.unpredicted()
     if missing:
-        rung = RUNGS.get(report.rung, report.rung)
+        rung = RUNGS[report.rung]
         names = ", ".join(f"{TITLES.get(m, m)} ({n})" for m, n in missing.items())
         yield line()
         yield from wrap_lines("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)

@@ -15,26 +15,19 @@ from msgspec import Struct
 from ..lab.backtest.score import DANGEROUS_PCT, BacktestReport
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError
+from ..tools.translation.arguments import tables
 from .backtest import RUNGS, TITLES, UNITS, main_metric
 from .html import asset
 from .lines import count
 from .picture import CHARACTER
-from .svg import svg_text
+from .svg import round_step, round_values, svg_text
 
 WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
 BAND_PCT = -DANGEROUS_PCT
 STRAIGHT_PCT = 20  # with larger errors the axis is nearly logarithmic, so that small ones show
-# Okabe and Ito's colours without the yellow. Groups also differ in shape, not in colour alone.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8694")
-SHAPES = (
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-    "M-3.5-3.5h7v7h-7z",
-    "M0-5 4.7 3.5H-4.7z",
-    "M0-5.2 5.2 0 0 5.2-5.2 0z",
-    "M0 5 4.7-3.5H-4.7z",
-    "M-1.5-4.6h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1z",
-    "M-4.6-2.6h9.2v5.2h-9.2z",
-)
+_TABLES = tables(__file__)
+# Groups also differ in shape, not in colour alone.
+COLOURS, SHAPES = _TABLES["colours"], _TABLES["shapes"]
 
 
 class PlotPoint(Struct, frozen=True):
@@ -100,7 +93,7 @@ def picture(report: BacktestReport, where: str) -> str:
     most = max(1.2 * abs(worst.error), 0.5)
     left = PlotPanel(left=64, low=low, high=high, most=most, unit=unit)
     right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
-    rung = RUNGS.get(report.rung, report.rung)
+    rung = RUNGS[report.rung]
     lead = (
         f"{len(points)} measured runs ({where}) against {rung}: mean error "
         f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %"
@@ -189,12 +182,8 @@ def _figure(value: float, unit: str) -> str:
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Round values on a logarithmic axis: 1, 2 and 5 of each decade, or only 1 if too many."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1, 2, 5), (1,)):
-        ticks = [m * 10.0**k for k in decades for m in steps if low <= m * 10.0**k <= high]
-        if len(ticks) <= 9:
-            break
-    return ticks
+    ticks = round_values(low, high)
+    return ticks if len(ticks) <= 9 else round_values(low, high, (1,))
 
 
 def _tick(value: float, unit: str) -> str:
@@ -263,8 +252,7 @@ def percent_ticks(most: float) -> list[float]:
     if most > STRAIGHT_PCT:
         ends = sorted({BAND_PCT, *log_ticks(BAND_PCT, most)})
         return [-v for v in reversed(ends)] + [0.0] + ends
-    size = 10.0 ** math.floor(math.log10(most / 2))
-    step = next(size * m for m in (1, 2, 5, 10) if most / (size * m) <= 5)
+    step = round_step(most, 2, 5)
     last = int(most / step)
     return [round(i * step, 10) for i in range(-last, last + 1)]
 

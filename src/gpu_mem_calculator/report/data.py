@@ -21,12 +21,6 @@ from .longest_sequence import failure_words
 from .remedy_lines import Commands
 
 
-def as_data(result: MemoryResult) -> dict[str, Any]:
-    """The result's fields as plain data."""
-    data: dict[str, Any] = msgspec.to_builtins(result)
-    return data
-
-
 def training_data(
     estimate: Estimate, answers: TrainingAnswers, commands: Commands, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -36,7 +30,7 @@ def training_data(
         for remedy, words in zip(answers.remedies, commands.remedies, strict=True)
     ]
     return {
-        **as_data(estimate.result),
+        **msgspec.to_builtins(estimate.result),
         "longest_sequence": answers.longest_sequence,
         "remedies": rows,
         "notes": [*notes, *failure_words(estimate.result)],
@@ -61,13 +55,12 @@ def _remedy_data(estimate: Estimate, remedy: Remedy, words: Sequence[str]) -> di
 
 def answers_data(result: MemoryResult, answers: Answers) -> dict[str, Any]:
     """The fields of a server's result and of its answers; infinite shares are null."""
-    data = as_data(result)
-    answers_fields = msgspec.to_builtins(answers)
-    rows = answers_fields["matrix"]["shares"]
-    answers_fields["matrix"]["shares"] = [
-        [s if s is not None and s < 1e9 else None for s in r] for r in rows
+    found = msgspec.to_builtins(answers)
+    found["matrix"]["shares"] = [
+        [share if share is not None and share < 1e9 else None for share in row]
+        for row in found["matrix"]["shares"]
     ]
-    return {**data, **answers_fields}
+    return {**msgspec.to_builtins(result), **found}
 
 
 def to_json(data: Any) -> str:

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 from ..estimates.calculator import Estimate
 from ..estimates.explain.explain import LETTERS, ExplainedEntry, Explanation
-from .headline import card_bytes, headline
+from ..estimates.verdict_words import total_bytes
+from ..ledger.ledger import CPU, GPU, NVME, RANK_0, UNIFIED
+from .headline import headline
 from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrap_lines
 from .parts import KIND_TITLES, rest_words
 
 JOINED = "\u00a0×\u00a0"  # no line break inside a product
-PLACES = {"gpu": "", "cpu": ", in host RAM", "nvme": ", on the NVMe disk"}
+PLACES = {
+    GPU: "",
+    CPU: ", in host RAM",
+    RANK_0: ", in rank 0's host RAM",
+    NVME: ", on the NVMe disk",
+    UNIFIED: "",  # the entry's name says it
+}
 
 
 def explanation_lines(
@@ -35,8 +43,8 @@ def explanation_lines(
     yield line(f"alive at the peak ({explanation.peak}): {total}", BOLD)
     yield from _rest(estimate)
     shown = {"show_parts": show_parts, "symbolic": explanation.symbolic}
-    at_peak = [e for e in explanation.entries if e.bytes_at_peak and e.place == "gpu"]
-    others = [e for e in explanation.entries if not (e.bytes_at_peak and e.place == "gpu")]
+    at_peak = [e for e in explanation.entries if e.bytes_at_peak and e.place == GPU]
+    others = [e for e in explanation.entries if not (e.bytes_at_peak and e.place == GPU)]
     for entry in at_peak:
         yield from _entry(entry, at_peak=True, **shown)
     if others:
@@ -48,7 +56,7 @@ def explanation_lines(
 
 def _rest(estimate: Estimate) -> Iterator[Line]:
     """What torch's allocator needs beyond that; together it is the figure of the verdict."""
-    result, card = estimate.result, card_bytes(estimate)
+    result, card = estimate.result, total_bytes(estimate.result)
     margin = result.margin_bytes or 0
     rest = card - margin - result.allocated_bytes - result.outside_torch_bytes
     if rest > 0:
@@ -71,7 +79,7 @@ def _entry(
     if at_peak and copies > 1:
         figure = f"{copies} × {size(entry.bytes)} = {figure}"
     kind = KIND_TITLES.get(entry.kind, entry.kind)
-    title = f"{entry.name} ({kind}{PLACES.get(entry.place, '')})"
+    title = f"{entry.name} ({kind}{PLACES[entry.place]})"
     if len(title) + len(figure) + 2 <= WIDTH:
         yield [(title, BOLD), (figure.rjust(WIDTH - len(title)), "")]
     else:

@@ -1,4 +1,4 @@
-"""The first lines of a report: the run, and whether it fits."""
+"""The first lines of a report: the run in words, and whether it fits."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from msgspec.structs import replace
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
-from ..estimates.verdict_words import CardVerdict as CardVerdict
-from ..estimates.verdict_words import needs_words as needs_words
-from ..estimates.verdict_words import result_verdict, total_bytes
-from ..estimates.verdict_words import undecided as undecided
-from ..estimates.verdict_words import verdict_words as verdict_words
+from ..estimates.verdict_words import CardVerdict, result_verdict, undecided
+from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
+from ..pytorch.modelling.others.implementations import TRANSFORMERS
+from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, FULL, NONE
 from ..run.run import Run
+from ..training.losses import LOSSES
 from ..training.optimizers import OPTIMIZERS
-from .bars import gauge
-from .lines import BAD, GOOD, WARN, WIDTH, Line, count, line, wrap_lines
-from .loss_words import loss_words
-from .recompute_words import recompute_words
+from ..training.step.reference import BASE, COPY, PRECOMPUTED
+from .lines import BAD, GOOD, WARN, WIDTH, Line, count, gauge, line, wrap_lines
 
 STYLES = {FITS: GOOD, UNSURE: WARN, SHORT: BAD}
 MOST_UNDECIDED = 2
 AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
+# Of the layers, in quarters.
+SHARES = {2: " on half of the layers", 3: " on three quarters of the layers", 4: ""}
+REFERENCES = {
+    COPY: "a reference model",
+    BASE: "the base model as reference",
+    PRECOMPUTED: "a reference computed before",
+}
 
 
 def headline(estimate: Estimate) -> Iterator[Line]:
@@ -42,7 +47,7 @@ def asked_words(estimate: Estimate) -> str:
 def _model_words(estimate: Estimate) -> Iterator[str]:
     run, result = estimate.resolved.run, estimate.result
     yield f"{count(result.num_parameters)} parameters"
-    if run.arch.implementation != "transformers":
+    if run.arch.implementation != TRANSFORMERS:
         yield f"{run.arch.implementation}'s layers"
     if run.new_tokens is not None:
         yield from server_words(estimate) if estimate.served else served_words(run)
@@ -139,20 +144,10 @@ def _mesh_words(run: Run) -> Iterator[str]:
         yield "sequence parallel"
 
 
-def card_verdict(estimate: Estimate) -> CardVerdict:
-    """The verdict of an estimate."""
-    return result_verdict(estimate.result)
-
-
-def card_bytes(estimate: Estimate) -> int:
-    """Bytes that the card must have."""
-    return total_bytes(estimate.result)
-
-
 def verdict(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     """The lines of the verdict: whether the run fits, free memory, a gauge, and what decides."""
     result = estimate.result
-    yield from verdict_lines(card_verdict(estimate), result.summary, width)
+    yield from verdict_lines(result_verdict(estimate.result), result.summary, width)
     yield from undecided_lines(result, width)
 
 
@@ -197,3 +192,43 @@ def remarks(estimate: Estimate) -> Iterator[Line]:
         yield from wrap_lines("assumed: ", "; ".join(estimate.result.assumed))
     if estimate.result.warnings or estimate.result.assumed:
         yield line()
+
+
+def loss_words(run: Run) -> Iterator[str]:
+    """Liger's kernels, the loss and smoothed labels; nothing for the framework's own loss."""
+    kernels = [name for name in run.liger if name not in (CROSS_ENTROPY, FUSED)]
+    if kernels:
+        yield f"Liger's {', '.join(kernels)}"
+    if LOSSES[run.loss].title:
+        yield LOSSES[run.loss].title
+    if run.reference:
+        yield REFERENCES[run.reference]
+    if run.rollout is not None:
+        length = f"{run.rollout.prompt} + {run.rollout.new_tokens}"
+        yield f"{run.rollout.sequences} completions of {length} tokens"
+    if run.label_smoothing:
+        yield f"labels smoothed by {run.label_smoothing:g}"
+
+
+def recompute_words(run: Run) -> Iterator[str]:
+    """The run's recompute policy; nothing where there is none."""
+    rule = run.rule
+    if run.recompute == FULL:
+        yield f"full recompute{SHARES[run.recompute_quarters]}{_which(run)}"
+        if rule.offload:
+            yield "layer inputs in host RAM"
+    elif run.recompute == BY_OPERATION:
+        kept = "attention and every second matmul" if EVERY_SECOND_MM in rule.keeps else "attention"
+        yield f"recompute by operation, {kept} kept"
+    elif run.recompute != NONE:
+        yield f"recompute of {', '.join(rule.modules)}" if rule.modules else "selective recompute"
+
+
+def _which(run: Run) -> str:
+    """Which layers full recompute applies to, where a rule says it."""
+    rule = run.rule
+    if rule.every > 1:
+        return f" on one of {rule.every} layers"
+    if rule.first_layers is not None:
+        return f" on the first {rule.first_layers} layers of each stage"
+    return f", {rule.layers_together} layers at a time" if rule.layers_together > 1 else ""

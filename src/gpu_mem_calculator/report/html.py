@@ -2,31 +2,26 @@
 
 The verdict comes first, then the picture of a step, the parts, the numbers, and their sources. All
 text from users is escaped.
-
-How many users a server holds, in words: whole users at a context.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from string import Template
 
+from ..advice.training.answers import TrainingAnswers
+from ..advice.training.remedies import Remedy
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.server_result import concurrent_users
-from .headline import (
-    card_verdict,
-    needs_words,
-    served_words,
-    server_words,
-    undecided,
-    verdict_words,
-)
+from ..estimates.verdict_words import needs_words, result_verdict, undecided, verdict_words
+from .headline import loss_words, recompute_words, served_words, server_words
 from .html_tables import (
     EstimatePage,
     breakdown_table,
@@ -34,37 +29,19 @@ from .html_tables import (
     ledger_details,
     numbers_list,
     opening_tag,
+    remarks_list,
     size,
     stages_table,
     text,
 )
 from .instants import columns_of
 from .lines import count, gib
-from .loss_words import loss_words
+from .longest_sequence import longest_sequence_words
 from .patterns import defs, swatch, titles
 from .picture import timeline
-from .recompute_words import recompute_words
+from .remedy_lines import Commands, remedy_words
 
 USUAL_CONTEXT = 8192  # tokens; shown beside a longer context of the run
-
-
-def users_words(users: int, context: int) -> str:
-    """Whole users at a context."""
-    number = f"{users:,}" if users else "no"
-    return f"{number} user{'s' * (users != 1)} at {context:,} tokens"
-
-
-def users_notes(estimate: Estimate) -> Iterator[str]:
-    """The users at a usual context, where that of the run is longer; the tokens of the cache."""
-    serving = estimate.result.serving
-    if serving is None or serving.problem or not serving.kv_tokens:
-        return
-    if serving.users_context > USUAL_CONTEXT:
-        users = concurrent_users(estimate.served, USUAL_CONTEXT, serving.replicas)
-        yield f"{users_words(users, USUAL_CONTEXT).capitalize()}."
-    yield f"The KV cache holds {serving.kv_tokens:,} tokens."
-
-
 TONES = {FITS: ("fits", "✓"), UNSURE: ("unsure", "?"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
 NAMED = 10  # with at most this many instants, the wide picture has their names
@@ -83,7 +60,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
         "css": asset("page.css"),
         "patterns": defs(),
         "model": model,
-        "eyebrow": _subject(estimate),
+        "eyebrow": _mode(estimate)[0],
         "course": "Inference" if estimate.serves else "The step",
         "setup": setup(estimate),
         "verdict": verdict(page),
@@ -112,7 +89,6 @@ def estimate_page(estimate: Estimate) -> EstimatePage:
         columns=columns_of(ledger, instants, outside),
         peak=instants.index(highest),
         instant=highest,
-        outside=estimate.outside_torch,
     )
 
 
@@ -137,9 +113,10 @@ def setup(estimate: Estimate) -> str:
     trained = result.trainable_parameters
     whole = estimate.serves or trained == result.num_parameters
     share = "" if whole else f", {count(trained)} of them trained"
+    _, mode, words = _mode(estimate)
     rows = {
         "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
-        **_mode_words(estimate),
+        mode: ", ".join(words),
         "Engine": ", ".join(engine),
         "Hardware": f"{hardware.num_gpus:,} × {hardware.title}{nodes}",
     }
@@ -147,19 +124,13 @@ def setup(estimate: Estimate) -> str:
     return f'<dl class="setup">{items}</dl>'
 
 
-def _subject(estimate: Estimate) -> str:
+def _mode(estimate: Estimate) -> tuple[str, str, Iterator[str]]:
+    """Training, inference or serving: what the report is of, the row's title, and its words."""
     if estimate.served:
-        return "a server"
-    return "inference" if estimate.serves else "a training step"
-
-
-def _mode_words(estimate: Estimate) -> dict[str, str]:
-    """The row for training, inference or serving: title and words."""
-    if estimate.served:
-        return {"Serving": ", ".join(server_words(estimate))}
+        return "a server", "Serving", server_words(estimate)
     if estimate.serves:
-        return {"Inference": ", ".join(served_words(estimate.resolved.run))}
-    return {"Training": ", ".join(_training(estimate))}
+        return "inference", "Inference", served_words(estimate.resolved.run)
+    return "a training step", "Training", _training(estimate)
 
 
 def _training(estimate: Estimate) -> Iterator[str]:
@@ -178,11 +149,28 @@ def _training(estimate: Estimate) -> Iterator[str]:
     yield f"{run.attention.replace('_', ' ')} attention"
 
 
+def users_words(users: int, context: int) -> str:
+    """Whole users at a context."""
+    number = f"{users:,}" if users else "no"
+    return f"{number} user{'s' * (users != 1)} at {context:,} tokens"
+
+
+def users_notes(estimate: Estimate) -> Iterator[str]:
+    """The users at a usual context, where that of the run is longer; the tokens of the cache."""
+    serving = estimate.result.serving
+    if serving is None or serving.problem or not serving.kv_tokens:
+        return
+    if serving.users_context > USUAL_CONTEXT:
+        users = concurrent_users(estimate.served, USUAL_CONTEXT, serving.replicas)
+        yield f"{users_words(users, USUAL_CONTEXT).capitalize()}."
+    yield f"The KV cache holds {serving.kv_tokens:,} tokens."
+
+
 def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
     """The verdict: CSS class, sign and words."""
     result, serving = estimate.result, estimate.result.serving
     if serving is None:
-        return (*TONES[result.verdict], verdict_words(card_verdict(estimate)))
+        return (*TONES[result.verdict], verdict_words(result_verdict(estimate.result)))
     words = WORDS[result.verdict]
     if serving.problem:
         words = f"{words}: {serving.problem}"
@@ -195,7 +183,7 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     """The verdict box. live: without links; pending: the replay is still running."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
-    found = card_verdict(page.estimate)
+    found = result_verdict(page.estimate.result)
     tone, sign, words = verdict_parts(page.estimate)
     waits = pending and result.verdict == UNSURE
     if waits:
@@ -307,7 +295,35 @@ def remarks(result: MemoryResult) -> str:
     """Warnings and assumptions."""
     what = "Warning" if result.serving is None else "Note"
     warnings = "".join(f'<p class="warning">{what}: {text(one)}</p>' for one in result.warnings)
-    assumed = "".join(f"<li>{text(one)}</li>" for one in result.assumed)
-    listed = f'<p>Assumed, as the run file does not say:</p><ul class="remarks">{assumed}</ul>'
+    assumed = remarks_list(result.assumed)
+    listed = f"<p>Assumed, as the run file does not say:</p>{assumed}"
     none = "<p>No warnings, and nothing is assumed but each framework’s own defaults.</p>"
     return (warnings + (listed if assumed else "")) or none
+
+
+def remedies_section(
+    estimate: Estimate, answers: TrainingAnswers, commands: Commands | None = None
+) -> str:
+    """What makes the run fit, with a command for each; empty where nothing is to be said."""
+    rows = commands.remedies if commands else [_file_words(one) for one in answers.remedies]
+    items = "".join(
+        f"<li><p>{text(remedy_words(remedy))}</p>"
+        f"<pre><code>{text(shlex.join(['gpu-mem-calc', *words]))}</code></pre></li>"
+        for remedy, words in zip(answers.remedies, rows, strict=True)
+    )
+    longest = longest_sequence_words(estimate, answers.longest_sequence)
+    said = f"<p>{text(longest[:1].upper() + longest[1:])}.</p>" if longest else ""
+    listed = f'<p>It fits with one of these:</p><ul class="remarks">{items}</ul>' if items else ""
+    if not said and not listed:
+        return ""
+    head = "What makes it fit" if items else "Longest sequence"
+    return (
+        f'<section aria-labelledby="h-remedies"><h2 id="h-remedies">{head}</h2>'
+        f"{said}{listed}</section>"
+    )
+
+
+def _file_words(remedy: Remedy) -> Sequence[str]:
+    """The command for the run file that the report shows."""
+    settings = (word for one in remedy.settings for word in ("--set", one))
+    return ["calculate", "--config", "run.json", *settings]

@@ -11,10 +11,10 @@ from msgspec import Struct
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.explain.worked_formula import kind_terms
 from ..estimates.result import MemoryResult
+from ..estimates.verdict_words import total_bytes
 from ..ledger.ledger import CPU, GPU, GRAD, NVME, OPTIM, RANK_0, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from ..run.cuda.runtimes import in_words_of
-from .headline import card_bytes
 from .instants import InstantColumn, KindSlice, column
 from .lines import gib
 from .parts import CERTAIN, MARGIN, REST, rest_words, why_absent
@@ -40,7 +40,6 @@ class EstimatePage(Struct, frozen=True, kw_only=True):
     columns: tuple[InstantColumn, ...]
     peak: int  # index of the highest column of the step
     instant: Instant
-    outside: tuple[tuple[str, int, str], ...]
 
     @property
     def result(self) -> MemoryResult:
@@ -48,9 +47,14 @@ class EstimatePage(Struct, frozen=True, kw_only=True):
         return self.estimate.result
 
     @property
+    def outside(self) -> list[tuple[str, int]]:
+        """(name, bytes) of what is outside torch."""
+        return [(name, num_bytes) for name, num_bytes, _ in self.estimate.outside_torch]
+
+    @property
     def card_bytes(self) -> int:
         """Bytes that the card must have."""
-        return card_bytes(self.estimate)
+        return total_bytes(self.result)
 
 
 def text(value: object) -> str:
@@ -62,6 +66,12 @@ def size(num_bytes: int) -> str:
     """Bytes in GiB, with the exact count as a tooltip."""
     shown = "&lt; 0.01" if 0 < num_bytes < 0.005 * GIB else gib(num_bytes, 2)
     return f'<span title="{num_bytes:,} bytes">{shown}</span>'
+
+
+def remarks_list(texts: Iterable[object], kind: str = "remarks") -> str:
+    """Texts as a list of a class; empty where there are none."""
+    items = "".join(f"<li>{text(one)}</li>" for one in texts)
+    return f'<ul class="{kind}">{items}</ul>' if items else ""
 
 
 def opening_tag(tag: str, name: str, when: bool) -> str:
@@ -159,8 +169,9 @@ def _names(entries: Iterable[tuple[str, int]]) -> list[str]:
 def stages_table(page: EstimatePage) -> str:
     """The peak of each pipeline stage by kind."""
     result = page.result
-    outside = [(name, num_bytes) for name, num_bytes, _ in page.outside]
-    peaks = [column(one, one.peak_instant(phases=STEP), outside) for one in page.estimate.ledgers]
+    peaks = [
+        column(one, one.peak_instant(phases=STEP), page.outside) for one in page.estimate.ledgers
+    ]
     most = max(one.bytes for one in peaks)
     rows = []
     for stage, one in zip(result.stages, peaks, strict=True):
@@ -199,7 +210,7 @@ def _server_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
     return [
         ("Takes", page.card_bytes, f"what {_smi(page)} shows, with the KV cache"),
         ("Needs", result.needs_bytes, needs),
-        ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+        ("Outside", result.outside_torch_bytes, ", ".join(name for name, _ in page.outside)),
         ("Start-up", result.startup_bytes, "weights and the profiling pass"),
         ("Host RAM", result.host_bytes_per_node, "offloaded or swapped, per node"),
         ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one GPU"),
@@ -226,7 +237,7 @@ def _step_numbers(page: EstimatePage) -> list[tuple[str, int | None, str]]:
         (_smi(page), result.device_bytes, "what it shows: reserved + outside PyTorch"),
         ("Torch needs", result.needs_bytes, "minimum for PyTorch, fragmentation included"),
         ("Margin", result.margin_bytes, CERTAIN),
-        ("Outside torch", outside, ", ".join(n for n, _, _ in page.outside)),
+        ("Outside torch", outside, ", ".join(name for name, _ in page.outside)),
         ("Allocated", result.allocated_bytes, most),
         ("Reserved", result.reserved_bytes, reserved),
         ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
@@ -241,7 +252,7 @@ def ledger_details(page: EstimatePage) -> str:
     name = page.instant.name
     alive = [e for e in page.estimate.ledger.entries if int(e.at(name))]
     host, outside = page.estimate.resolved.host_libraries, []
-    for one in (*page.outside, host):
+    for one in (*page.estimate.outside_torch, host):
         (title, num_bytes, source), place = one, PLACES[CPU] if one is host else ""
         outside.append(_entry_row(text(title), RUNTIME, (num_bytes, "1", num_bytes), source, place))
     alive.sort(key=lambda e: (e.place != GPU, -int(e.at(name))))

@@ -1,6 +1,8 @@
-"""Text layout: lines of (text, style) spans."""
+"""Text layout: lines of (text, style) spans, tables, and bars of block characters."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from ..ledger.units import GIB, KIB, MIB
 from ..ledger.units import count as count
@@ -10,7 +12,7 @@ from .terminal import paint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
 Span: TypeAlias = tuple[str, str]  # text, and a style of terminal.CODES ("" for none)
@@ -18,6 +20,7 @@ Line: TypeAlias = list[Span]
 
 WIDTH = 80
 BOLD, DIM, GOOD, BAD, WARN = "bold", "dim", "bold green", "bold red", "yellow"
+FULL, EMPTY, LIMIT = "█", "░", "│"
 
 
 def line(text: str = "", style: str = "") -> Line:
@@ -79,3 +82,44 @@ def size(num_bytes: int) -> str:
         if abs(num_bytes) >= unit:
             return f"{num_bytes / unit:,.2f} {name}"
     return f"{num_bytes} bytes"
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> Iterator[Line]:
+    """A heading and rows; columns in `right` are right-aligned, long lines are shortened."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for number, row in enumerate((head, *rows)):
+        cells = [
+            cell.rjust(widths[i]) if i in right else cell.ljust(widths[i])
+            for i, cell in enumerate(row)
+        ]
+        text = "  ".join(cells).rstrip()
+        text = text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+        yield line(text, DIM if number == 0 else "")
+
+
+def bar(value: float, full: float, width: int) -> str:
+    """A bar of length width × value / full; at least one character for a value above 0."""
+    if value <= 0 or full <= 0:
+        return ""
+    return FULL * min(width, max(1, round(width * value / full)))
+
+
+def part_row(left: str, size: int, most: int, style: str, figure: int, width: int) -> Line:
+    """A row of a table of parts: GiB in `figure` columns, and a bar of at most `width`."""
+    return [(left, ""), (gib(size, 2).rjust(figure), ""), (f"  {bar(size, most, width)}", style)]
+
+
+def gauge(share: float, width: int) -> str:
+    """A bar with a filled part of `share` and an empty part; completely filled above 1."""
+    filled = min(width, max(0, round(width * share)))
+    return FULL * filled + EMPTY * (width - filled)
+
+
+def stack_widths(values: Sequence[int], full: int, width: int) -> list[int]:
+    """The number of characters for each part; their sum is the rounded sum, so bars align."""
+    ends = [0]
+    total = 0
+    for value in values:
+        total += value
+        ends.append(round(width * total / full) if full else 0)
+    return [b - a for a, b in pairwise(ends)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..estimates.calculator import Estimate, full_estimate
@@ -14,23 +14,36 @@ from ..lab.measure.cases import CaseResult
 from ..lab.measure.probe import in_step
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError
+from ..tools.translation.arguments import tables
 from .backtest import TITLES
-from .bars import bar
-from .columns import columns
 from .headline import headline
-from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
+from .lines import (
+    BAD,
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    WIDTH,
+    Line,
+    bar,
+    columns,
+    command,
+    gib,
+    line,
+    wrap_lines,
+)
 
 Row = Mapping[str, Any]
 NAME, FIGURE = 24, 9
 ROWS = 24  # with more phases, only those of the first and the last step are shown
 BUSY = 1.5 * GIB  # a larger CUDA context means that other processes use the card
-FIGURES = (
-    ("allocated", "allocated_bytes"),
-    ("start-up", "startup_bytes"),
-    ("reserved", "reserved_bytes"),
-    ("survives in", "survives_in_bytes"),
-    ("nvidia-smi", "device_bytes"),
-)
+FIGURES: Mapping[str, str] = tables(__file__)
+OTHERS: Mapping[str, Callable[[Any], str]] = {
+    "host_bytes": lambda size: f"host RAM {gib(size, 2)} GiB",
+    "step_seconds": lambda seconds: f"{seconds:.3f} s a step",
+    "average_bytes": lambda size: f"{gib(size, 2)} GiB on average in the last",
+    "utilization_pct": lambda share: f"GPU busy {share:.0f} %",
+}
 EACH_RANK = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 COMPARED = ("allocated", "startup", "reserved", "needs", "device", "host")  # of rows.METRICS
 KINDS = (("forward", "fwd"), ("backward", "bwd"), ("optimizer", "opt"))  # how phases end
@@ -94,21 +107,15 @@ def _verdict(row: Row) -> Iterator[Line]:
         return
     measured = row["measured"]
     yield line(f"the run took {gib(measured['allocated_bytes'], 2)} GiB at its highest", GOOD)
-    figures = [f"{name} {gib(measured[key], 2)}" for name, key in FIGURES if key in measured]
+    figures = [
+        f"{name} {gib(measured[key], 2)}" for key, name in FIGURES.items() if key in measured
+    ]
     yield from wrap_lines("", "   ".join(figures) + " GiB")
     if "survives_in_bytes" in measured:
         text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"
         yield from wrap_lines("", text, DIM)
     yield from _tries(row.get("tries", ()))
-    others = []
-    if "host_bytes" in measured:
-        others.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
-    if "step_seconds" in measured:
-        others.append(f"{measured['step_seconds']:.3f} s a step")
-    if "average_bytes" in measured:
-        others.append(f"{gib(measured['average_bytes'], 2)} GiB on average in the last")
-    if "utilization_pct" in measured:
-        others.append(f"GPU busy {measured['utilization_pct']:.0f} %")
+    others = [says(measured[key]) for key, says in OTHERS.items() if key in measured]
     if others:
         yield from wrap_lines("", ", ".join(others), DIM)
 

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..run.cuda.runtimes import CUDA, in_words_of
 from .lines import BOLD, DIM, Line, gib, line
+
+if TYPE_CHECKING:
+    from ..estimates.result import MemoryResult
+    from ..lab.trace.run import RunTrace
 
 NAME, FIGURE = 14, 9
 Number = tuple[str, int | None, str]  # name, bytes, meaning
 
 
-def four_numbers(
-    allocated: int,
-    reserved: int | None,
-    needs: int | None,
-    device: int | None,
-    margin: int | None,
-    outside: int,
-    runtime: str = CUDA,
-) -> list[Number]:
-    """Allocated, reserved, needs and device bytes, and the total that the card must have; None
-    where they were not replayed.
+def four_numbers(found: MemoryResult | RunTrace, outside: int, runtime: str = CUDA) -> list[Number]:
+    """Allocated, reserved, needs and device bytes, and the total that the card must have, with what
+    is `outside` torch; None where they were not replayed.
     """
-    total = None if needs is None else needs + (margin or 0) + outside
-    beside = in_words_of(runtime, f"+ {gib(margin or 0, 2)} margin + {gib(outside, 2)} CUDA")
+    needs, margin = found.needs_bytes, found.margin_bytes or 0
+    total = None if needs is None else needs + margin + outside
+    beside = in_words_of(runtime, f"+ {gib(margin, 2)} margin + {gib(outside, 2)} CUDA")
+    smi = in_words_of(runtime, "nvidia-smi")
     return [
-        ("allocated", allocated, "peak of live tensors (torch's max_memory_allocated)"),
-        ("reserved", reserved, "by PyTorch's cache when memory is plentiful"),
+        ("allocated", found.allocated_bytes, "peak of live tensors (torch's max_memory_allocated)"),
+        ("reserved", found.reserved_bytes, "by PyTorch's cache when memory is plentiful"),
         ("torch needs", needs, "minimum for PyTorch, fragmentation included"),
         ("total", total, f"{beside}; compare with the card"),
-        (in_words_of(runtime, "nvidia-smi"), device, "what it shows: reserved + outside PyTorch"),
+        (smi, found.device_bytes, "what it shows: reserved + outside PyTorch"),
     ]
 
 

@@ -9,12 +9,11 @@ from msgspec import Struct
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.explain.worked_formula import parameter_product
 from ..estimates.result import MemoryResult
+from ..estimates.verdict_words import total_bytes
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry, Instant
 from ..run.cuda.runtimes import in_words_of
 from ..run.phases import OPTIMIZER
-from .bars import bar
-from .headline import card_bytes
-from .lines import BOLD, DIM, Line, count, gib, line
+from .lines import BOLD, DIM, Line, count, gib, line, part_row
 
 KIND_TITLES = {
     PARAM: "parameters",
@@ -68,13 +67,13 @@ def parts(estimate: Estimate, width: int = TEXT) -> list[BreakdownRow]:
             rows.append(BreakdownRow(title, text, total, STYLES[kind]))
         elif kind in (GRAD, OPTIM) and not estimate.serves:
             rows.append(BreakdownRow(title, why_absent(estimate, kind, peak), 0))
-    title = outside_title(estimate)
+    title = in_words_of(estimate.resolved.run.runtime, OUTSIDE)
     vendor = title.partition(",")[0]
     names = [name.removeprefix(f"{vendor} ") for name, _, _ in estimate.resolved.outside_torch]
     text = ", ".join(_fit_names([], names, width))
     rows.append(BreakdownRow(title, text, result.outside_torch_bytes))
     margin = result.margin_bytes or 0
-    rest = card_bytes(estimate) - margin - sum(row.bytes for row in rows)
+    rest = total_bytes(estimate.result) - margin - sum(row.bytes for row in rows)
     if rest > 0:
         rows.append(BreakdownRow(REST, rest_words(result), rest))
     if margin > 0:
@@ -89,11 +88,6 @@ def why_absent(estimate: Estimate, kind: str, peak: Instant) -> str:
         freed = peak.phase == OPTIMIZER
         return "freed before the peak" if freed else "not yet allocated at the peak"
     return "offloaded from the GPU" if any(int(entry.bytes) for entry in entries) else "none"
-
-
-def outside_title(estimate: Estimate) -> str:
-    """`CUDA, libraries`, or with the word of another card's software."""
-    return in_words_of(estimate.resolved.run.runtime, OUTSIDE)
 
 
 def rest_words(result: MemoryResult) -> str:
@@ -158,15 +152,11 @@ def _fit_names(start: list[str], names: list[str], width: int = TEXT) -> list[st
     if not start and names and len(names[0]) > width:
         return [names[0][: max(0, width - 1)] + "…"]
     for shown in range(len(names), -1, -1):
-        tail = [_smaller(len(names) - shown)] if shown < len(names) and not start else []
+        tail = [f"+ {len(names) - shown} smaller"] if shown < len(names) and not start else []
         fitting = [*start, *names[:shown], *tail]
         if len(", ".join(fitting)) <= width and (start or shown):
             return fitting
     return start or names[:1]
-
-
-def _smaller(number: int) -> str:
-    return f"+ {number} smaller"
 
 
 def parts_table(estimate: Estimate) -> Iterator[Line]:
@@ -180,11 +170,7 @@ def parts_table(estimate: Estimate) -> Iterator[Line]:
     most = max(row.bytes for row in rows)
     for row in rows:
         left = f"  {row.title:<{NAME}}{row.text[:TEXT]:<{TEXT}}"
-        yield [
-            (left, ""),
-            (gib(row.bytes, 2).rjust(FIGURE), ""),
-            (f"  {bar(row.bytes, most, BAR)}", row.style),
-        ]
+        yield part_row(left, row.bytes, most, row.style, FIGURE, BAR)
     total = gib(sum(row.bytes for row in rows), 2)
     says = "total".ljust(NAME) + "compare this with the card"
     yield line("  " + says.ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)

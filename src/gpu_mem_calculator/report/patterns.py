@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Ledger
+from ..ledger.ledger import CACHE, COMM, GRAD, OPTIM, RUNTIME, Ledger
+from ..tools.translation.arguments import tables
+from .parts import KIND_TITLES
 
-# The kinds in a column, from the bottom up.
-TITLES = {
-    PARAM: "parameters",
-    OPTIM: "optimizer states",
-    GRAD: "gradients",
-    COMM: "communication",
-    CACHE: "KV cache",
-    ACT: "activations",
-    TEMP: "temporaries",
-    RUNTIME: "context, libraries",
-}
-# A pattern over the colour of each kind, so that kinds can be distinguished without colour.
-PATTERNS = {
-    PARAM: (8, ""),
-    OPTIM: (8, "M-2 2 2 -2M0 8 8 0M6 10 10 6"),
-    GRAD: (8, "M0 2H8M0 6H8"),
-    COMM: (8, "M2 0V8M6 0V8"),
-    CACHE: (8, "M0 4H8M4 0V8"),
-    ACT: (10, "M2.5 2.5h.01M7.5 7.5h.01"),
-    TEMP: (8, "M-2 6 2 10M0 0 8 8M6 -2 10 2"),
-    RUNTIME: (8, "M0 0 8 8M0 8 8 0"),
-}
+# A pattern over the colour of each kind, so that kinds can be distinguished without colour. They
+# are in the order of a column, from the bottom up.
+PATTERNS = tables(__file__)
+TITLES = {kind: KIND_TITLES[kind] for kind in PATTERNS} | {RUNTIME: "context, libraries"}
 
 
 def titles(ledger: Ledger) -> dict[str, str]:

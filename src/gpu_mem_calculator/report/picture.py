@@ -15,20 +15,12 @@ from textwrap import wrap
 from msgspec import Struct
 
 from ..ledger.units import GIB
+from ..tools.translation.arguments import tables
 from .instants import InstantColumn, note
-from .svg import svg_text
+from .svg import round_step, svg_text
 
 Columns = Sequence[InstantColumn]
-PHASES = {
-    "startup": ("start-up", "start"),
-    "generation": ("generation", "gen"),
-    "forward": ("forward", "fwd"),
-    "backward": ("backward", "bwd"),
-    "optimizer": ("optimizer", "opt"),
-    "prefill": ("prefill", "prefill"),
-    "decode": ("decode", "decode"),
-    "serve": ("serving", "serve"),
-}
+PHASES = tables(__file__)  # names, from the longest
 OFF_SCALE = 0.2  # if all columns are below this share of the card, the limit is not on the scale
 WIDE = 700  # pictures from this width on have whole words
 TITLE = "Memory of one GPU over time"
@@ -160,8 +152,7 @@ def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> It
 def ticks(top_bytes: float) -> list[float]:
     """Round levels in GiB, four to eight of them, from 0."""
     top = top_bytes / GIB
-    size = 10.0 ** math.floor(math.log10(top / 4))
-    step = next(size * m for m in (1, 2, 5, 10) if top / (size * m) <= 6)
+    step = round_step(top, 4, 6)
     return [i * step for i in range(int(top / step) + 1)]
 
 
@@ -275,7 +266,7 @@ def _labels(
 def _phase(phase: str, first: int, count: int, place: PlotFrame, y: float) -> Iterator[str]:
     x, width = place.left + first * place.step + 2, count * place.step - 4
     yield f'<path class="phase" d="M{x:.2f} {y:.1f}v4h{width:.2f}v-4"/>'
-    for word in PHASES.get(phase, (phase,)):
+    for word in PHASES[phase]:
         if len(word) * 12 * CHARACTER <= width + 4:
             middle = x + width / 2
             yield f'<text class="phase-name" x="{middle:.2f}" y="{y + 18:.1f}">{word}</text>'

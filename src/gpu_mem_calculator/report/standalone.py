@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from ..estimates.calculator import Estimate
 from ..estimates.serving.capacity import CONCURRENCIES, matrix
-from .headline import card_bytes, card_verdict, needs_words, setup_words
+from ..estimates.verdict_words import needs_words, result_verdict, total_bytes
+from .headline import setup_words
 from .html import asset, estimate_page, verdict_parts
 from .html_tables import text
 from .lines import gib
@@ -91,9 +92,9 @@ def _words(estimate: Estimate) -> str:
 def _needs(estimate: Estimate) -> str:
     result = estimate.result
     if result.serving is None:
-        needs = f"needs {needs_words(card_verdict(estimate))}"
+        needs = f"needs {needs_words(result_verdict(estimate.result))}"
     else:
-        needs = f"takes {gib(card_bytes(estimate))}"
+        needs = f"takes {gib(total_bytes(estimate.result))}"
     return f"{needs} of {gib(result.gpu_memory_bytes)} GiB per GPU"
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from ..estimates.calculator import Estimate
 from ..estimates.result import StageResult
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
-from .bars import LIMIT, stack_widths
-from .lines import BOLD, DIM, Line, gib, line
+from .lines import BOLD, DIM, LIMIT, Line, gib, line, stack_widths
 
 LATER, MIDDLE, STEP = ", later micro-batch", ", middle micro-batch", "optimizer step"
 ROWS = 14  # of more instants the lowest are left out
@@ -42,10 +41,8 @@ def step_picture(estimate: Estimate) -> Iterator[Line]:
     limit = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
     highest = (estimate.result.peak_instant, estimate.result.allocated_bytes)
     peak = next((row for row, total in rows if (row["title"], total) == highest), None)
-    serves = estimate.serves
-    yield from picture(
-        "start-up and inference" if serves else "start-up and one step", rows, peak, limit
-    )
+    what = "inference" if estimate.serves else "one step"
+    yield from picture(f"start-up and {what}", rows, peak, limit)
 
 
 def picture(

@@ -47,15 +47,7 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
     result = estimate.result
     yield from numbers_table(
         [
-            *four_numbers(
-                result.allocated_bytes,
-                result.reserved_bytes,
-                result.needs_bytes,
-                result.device_bytes,
-                result.margin_bytes,
-                result.outside_torch_bytes,
-                estimate.resolved.run.runtime,
-            ),
+            *four_numbers(result, result.outside_torch_bytes, estimate.resolved.run.runtime),
             ("start-up", result.startup_bytes, "tensors while the model is set up"),
         ]
     )

@@ -1,6 +1,5 @@
-"""The report of a trace: verdict, timeline of the step, largest entries, four numbers.
-
-The differences between an estimate and a trace, as tables in MiB.
+"""The report of a trace: verdict, timeline of the step, largest entries, four numbers; and the
+differences between an estimate and a trace, as tables in MiB.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from msgspec import Struct
 
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, headroom_bytes, replay_verdict
-from ..estimates.verdict_words import card_summary
+from ..estimates.verdict_words import CardVerdict, card_summary
 from ..lab.trace.diff import DiffRow, DiffSide, KindDiff, LedgerDiff
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..ledger.units import MIB
 from ..run.phases import STARTUP
 from ..training.optimizers import OPTIMIZERS
-from .columns import columns
-from .headline import CardVerdict, headline, setup_words, verdict_lines
-from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
+from .headline import headline, setup_words, verdict_lines
+from .lines import BOLD, DIM, WARN, WIDTH, Line, columns, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
 from .steps import picture
@@ -32,7 +30,9 @@ if TYPE_CHECKING:
 
 SAME = MIB // 100  # less than this shows as 0.00
 SIDES = 4  # entries of a kind that are listed on each side
+LARGEST = 10
 FIGURES = ("estimate", "trace", "difference")
+SIZES = ("allocated", "startup", "reserved", "needs", "margin", "device")
 
 
 def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Line]:
@@ -43,7 +43,7 @@ def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Li
     yield line("the estimate against this trace, in MiB", BOLD)
     rows = [
         DiffRow(titles[row.name], row.estimate_bytes, row.trace_bytes)
-        for row in _worst_first(_steps(diff.phases))
+        for row in sorted(_steps(diff.phases), key=lambda row: -abs(row.difference_bytes))
     ]
     yield from _table("peak of each phase", rows)
     yield line()
@@ -73,10 +73,6 @@ def _steps(rows: Iterable[DiffRow]) -> Iterator[DiffRow]:
         if key not in shown or not rest:
             shown.add(key)
             yield row
-
-
-def _worst_first(rows: Iterable[DiffRow]) -> list[DiffRow]:
-    return sorted(rows, key=lambda row: -abs(row.difference_bytes))
 
 
 def _mib(num_bytes: int) -> str:
@@ -120,9 +116,6 @@ def _side(title: str, sides: Sequence[DiffSide]) -> Iterator[Line]:
         yield line(f"  {label:<9}{_mib(total):>12}  {len(rest)} more", DIM)
     if not sides:
         yield line(f"  {label:<9}{'nothing':>12}", DIM)
-
-
-LARGEST = 10
 
 
 class TraceReport(Struct, frozen=True, kw_only=True):
@@ -183,7 +176,7 @@ def tracing_report(traced: TraceReport) -> Iterator[Line]:
     yield line()
     yield from _largest(traced)
     yield line()
-    yield from _numbers(traced)
+    yield from numbers_table(four_numbers(traced.trace, traced.outside_torch_bytes))
     if traced.difference is not None:
         yield line()
         titles = {instant.name: instant.title for instant in traced.trace.ledger.instants}
@@ -311,20 +304,6 @@ def place(source: str) -> str:
     return f"{package}/{path.name}:{match[2]}"
 
 
-def _numbers(traced: TraceReport) -> Iterator[Line]:
-    trace = traced.trace
-    yield from numbers_table(
-        four_numbers(
-            trace.allocated_bytes,
-            trace.reserved_bytes,
-            trace.needs_bytes,
-            trace.device_bytes,
-            trace.margin_bytes,
-            traced.outside_torch_bytes,
-        )
-    )
-
-
 def tracing_data(traced: TraceReport) -> dict[str, Any]:
     """The report as plain data, with every entry of the ledger."""
     import msgspec
@@ -334,12 +313,7 @@ def tracing_data(traced: TraceReport) -> dict[str, Any]:
         "model": traced.title or trace.resolved.model.title,
         "num_parameters": traced.num_parameters,
         "trainable_parameters": traced.num_trained,
-        "allocated_bytes": trace.allocated_bytes,
-        "startup_bytes": trace.startup_bytes,
-        "reserved_bytes": trace.reserved_bytes,
-        "needs_bytes": trace.needs_bytes,
-        "margin_bytes": trace.margin_bytes,
-        "device_bytes": trace.device_bytes,
+        **{f"{name}_bytes": getattr(trace, f"{name}_bytes") for name in SIZES},
         "outside_torch_bytes": traced.outside_torch_bytes,
         "gpu_memory_bytes": hardware.memory_bytes,
         "fits_on_gpu": traced.verdict.word == FITS,

@@ -1,6 +1,6 @@
 """The web service: `uvicorn gpu_mem_calculator.web.app:app`, or this module, or `serve`.
 
-The pages, their styles and scripts: files of this package and of the report.
+Its pages, styles and scripts are files of this package and of the report.
 """
 
 from __future__ import annotations
@@ -21,31 +21,21 @@ from starlette.staticfiles import StaticFiles
 
 from .. import report
 from ..runfile.text.errors import InputError
+from ..tools.translation.arguments import tables
 from .addresses import QUICK, SLOW
-from .guard import RequestGuard
+from .guard import RequestGuard, refused
 from .logs import start_logs
 from .observability import RequestObserver, drop_gauges
 from .pool import ProcessLane
 from .reply_cache import ReplyCache
 from .routes import gather_facts, named_routes
 from .settings import ServiceSettings, from_environment
-from .worker_messages import JSON, refusal
 
 STATIC = Path(__file__).parent / "static"
 REPORT = Path(report.__path__[0])
-PAGES = {
-    "/": "index.html",
-    "/plan": "plan.html",
-    "/accuracy": "accuracy.html",
-    "/docs": "docs.html",
-}
-# The pages use the report's styles, and its script of plans.
-STYLES = {
-    "/static/css/tokens.css": "tokens.css",
-    "/static/css/report.css": "page.css",
-    "/static/css/plans.css": "plans.css",
-    "/static/js/plans.js": "plans.js",
-}
+# Files by address. The pages use the report's styles, and its script of plans.
+_FILES = tables(__file__)
+PAGES, STYLES = _FILES["pages"], _FILES["styles"]
 # A browser asks each time, and gets the file only when it changed.
 FRESH = {"cache-control": "no-cache"}
 
@@ -104,20 +94,11 @@ def create_app(settings: ServiceSettings | None = None) -> Starlette:
     app.router.redirect_slashes = False  # its redirects repeat the host that the client named
     app.state.settings = settings
     app.state.reply_cache = ReplyCache(settings.known_bytes)
+    waiting, few, slow = settings.waiting, settings.quick_processes, settings.slow_processes
+    share = max(1, slow - 1)  # one is left for other clients
     app.state.lanes = {
-        QUICK: ProcessLane(
-            QUICK,
-            settings.quick_processes,
-            seconds=settings.quick_seconds,
-            waiting=settings.waiting,
-        ),
-        SLOW: ProcessLane(
-            SLOW,
-            settings.slow_processes,
-            seconds=settings.slow_seconds,
-            waiting=settings.waiting,
-            share=max(1, settings.slow_processes - 1),  # one is left for other clients
-        ),
+        QUICK: ProcessLane(QUICK, few, seconds=settings.quick_seconds, waiting=waiting),
+        SLOW: ProcessLane(SLOW, slow, seconds=settings.slow_seconds, waiting=waiting, share=share),
     }
     return app
 
@@ -148,8 +129,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         405: f"{path} does not take {request.method}; see /docs",
     }
     sentence = sentences.get(error.status_code, str(error.detail))
-    reply = refusal(error.status_code, [sentence])
-    return Response(reply.body, reply.status, error.headers, media_type=JSON)
+    return refused(error.status_code, sentence, error.headers)
 
 
 def main() -> int:

@@ -58,17 +58,17 @@ class RequestGuard:
         """The refusal of a request, or None."""
         pairs = scope["headers"]
         if len(pairs) > MOST_HEADERS or sum(len(k) + len(v) for k, v in pairs) > MOST_HEAD_BYTES:
-            return _refusal(431, LONG_HEAD, {"connection": "close"})
+            return refused(431, LONG_HEAD, {"connection": "close"})
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if len(headers.getlist("host")) > 1 or not is_allowed(host, self.settings.allowed_hosts):
-            return _refusal(421, wrong_host(host))
+            return refused(421, wrong_host(host))
         if scope["path"].startswith("/api/") and is_cross_site(scope["method"], headers):
-            return _refusal(403, CROSS_SITE)
+            return refused(403, CROSS_SITE)
         most = self.settings.client_requests
         if self.requests[client] >= most:
             sentence = TOO_MANY.format(most, RETRY_SECONDS)
-            return _refusal(429, sentence, {"retry-after": str(RETRY_SECONDS)})
+            return refused(429, sentence, {"retry-after": str(RETRY_SECONDS)})
         return None
 
 
@@ -120,5 +120,6 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+def refused(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The response that refuses a request in a sentence."""
     return Response(refusal(status, [sentence]).body, status, headers, media_type=JSON)

@@ -17,6 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..tools.translation.arguments import tables
 from .logs import LOG, log_fault
 from .worker_messages import JSON, fault
 
@@ -36,16 +37,7 @@ READY = _lane_gauge("gpu_mem_calc_ready_processes", "Calculating processes that 
 OUTCOMES = Counter(
     "gpu_mem_calc_calculations", "Calculations by how they ended.", ["lane", "outcome"]
 )
-HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; "
-    "form-action 'self'; object-src 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
-HEADER_BYTES = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+HEADER_BYTES = [(name.encode(), value.encode()) for name, value in tables(__file__).items()]
 
 
 # cached: looking a label up takes a while

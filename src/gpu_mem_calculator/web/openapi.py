@@ -1,8 +1,6 @@
 """The service described for other tools: OpenAPI, with schemas from the types themselves.
 
-The shapes of the service's bodies and answers that have no type elsewhere, for its description.
-
-`TYPES` is every type that the description names.
+First the shapes of bodies and answers that have no type elsewhere, then what is said of an address.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from ..estimates.explain.explain import Explanation
 from ..estimates.result import MemoryResult
 from ..runfile.keys.fields import RunFileField
 from ..runfile.keys.schema import RUN, definitions
+from ..tools.translation.arguments import tables
 from .options import QUERY, WORDS
 from .plan_question import PlanAsked, PlansReply
 from .worker_messages import JSON
@@ -215,6 +214,7 @@ class Form(Struct, frozen=True):
 
 
 HERE = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]
+# Every type that the description names.
 TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *HERE)
 
 
@@ -224,51 +224,26 @@ ABOUT = (
 )
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
-EXAMPLE = {
-    "model": {"name": "llama2-7b"},
-    "training": {"batch_size": 1, "seq_len": 4096},
-    "engine": {"type": "deepspeed", "zero_stage": 2},
-    "hardware": {"gpu": "a100-80gb-sxm", "num_gpus": 8},
-}
-SERVED = {"model": {"name": "llama2-7b"}, "hardware": {"gpu": "a100-80gb-sxm"}}
+_TABLES = tables(__file__)
 # By the schema of the body, or of the answer where only some bodies have an example.
-EXAMPLES = {
-    SERVER: {**SERVED, "inference": {"engine": "vllm"}},
-    RUN: EXAMPLE,
-    ANYTHING: EXAMPLE,
-    "PlanAsked": {
-        "model": "llama3.1-8b",
-        "gpus": 8,
-        "gpu": "h100-80gb-sxm",
-        "seq_len": 8192,
-        "global_batch": 128,
-    },
-    "PastedText": {"text": "model_type: llama"},
-}
-FAILURES = {
-    403: "sent by a page of another site",
-    404: "not found",
-    408: "the body took too long to arrive",
-    413: "the body is too large",
-    414: "the address is too long",
-    421: "the request names a host that is not this service's",
-    422: "what is wrong, one sentence each",
-    429: "too many requests of one client at the same time",
-    431: "the headers are too large or too many",
-    503: "busy: try again after the seconds of Retry-After",
-    504: "the run takes longer than the time limit",
-}
+EXAMPLES = {**_TABLES["examples"], ANYTHING: _TABLES["examples"][RUN]}
+FAILURES = {int(status): words for status, words in _TABLES["failures"].items()}
 GUARDED = (421, 429, 431)  # by the guard, on every address
 
 
 class RouteDocument(Struct, frozen=True, kw_only=True):
-    """What the OpenAPI document says of one address."""
+    """What the OpenAPI document says of one address.
+
+    - `answer` and `body`: names of schemas; there may be no body
+    - `query`: the query parameters that it takes; `words`: those of its path
+    - `fails`: the statuses of its refusals, besides those of every address
+    """
 
     summary: str
     tag: str
-    body: str | None = None
+    body: str = ""
     query: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()  # of the path
+    words: tuple[str, ...] = ()
     media: str = JSON
     answer: str = "object"
     fails: tuple[int, ...] = ()
@@ -291,11 +266,11 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
                     "description": FAILURES[code],
                     "content": {JSON: {"schema": _schema("ProblemsBody")}},
                 }
-                for code in sorted({*doc.fails, *GUARDED})
+                for code in sorted({*doc.fails, *GUARDED, *([404] if doc.words else [])})
             },
         },
     }
-    if doc.body is not None:
+    if doc.body:
         content: dict[str, Any] = {"schema": _schema(doc.body)}
         example = EXAMPLES.get(doc.answer) or EXAMPLES.get(doc.body)
         if example:

@@ -10,63 +10,40 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..runfile.text.errors import InputError
+from ..tools.translation.arguments import tables
 from .export import EXPORTS
 
 Options = Mapping[str, str]
-WIDTHS = (320, 1600)
-WIDTH = 1000
 MOST_NUMBERS = 64  # of contexts, and of concurrencies
 NUMBER = "[1-9][0-9]{0,8}"
 NUMBERS = f"^({NUMBER}(,{NUMBER}){{0,{MOST_NUMBERS - 1}}})?$"
-THEMES = ("light", "dark")
-REPLAYS = ("false", "true")
-PAGES = ("false", "true")
-Parameter = dict[str, Any]  # of OpenAPI
+_TABLES = tables(__file__)
+Parameters = dict[str, dict[str, Any]]  # of OpenAPI, by name
+QUERY: Parameters = _TABLES["query"]
+WORDS: Parameters = _TABLES["words"]  # of the path
+QUERY["contexts"]["schema"]["pattern"] = QUERY["concurrency"]["schema"]["pattern"] = NUMBERS
+WORDS["format"]["schema"]["enum"] = list(EXPORTS)
 
 
-def _text(description: str, example: str = "", **schema: Any) -> Parameter:
-    """A parameter that is a text, or of another `type`."""
-    shown = {"example": example} if example else {}
-    return {"schema": {"type": "string", **schema}, **shown, "description": description}
-
-
-def _choice(description: str, words: tuple[str, ...]) -> Parameter:
-    """A parameter that is one of some words, the first by default."""
-    return _text(description, enum=list(words), default=words[0])
-
-
-PIXELS: Parameter = {"minimum": WIDTHS[0], "maximum": WIDTHS[1], "default": WIDTH}
-SETTING = "a setting; every `section.key` of a run file may be one"
-PRESET = "a name of /api/presets; a beginning is enough where it is unique"
-# Query parameters; where `model.name` is one, so is any setting, `section.key=value`.
-QUERY: dict[str, Parameter] = {
-    "contexts": _text("rows of the table, such as 4096,32768", "4096,32768", pattern=NUMBERS),
-    "concurrency": _text("its columns, such as 1,16,64", "1,16,64", pattern=NUMBERS),
-    "width": _text("of the picture, in pixels", type="integer", **PIXELS),
-    "replay": _choice("whether torch's allocator is replayed, which takes a second", REPLAYS),
-    "page": _choice("whether the HTML that the page shows is in the answer", PAGES),
-    "theme": _choice("the picture's colours", THEMES),
-    "model.name": _text(SETTING, "llama2-7b", minLength=1),
-}
-# Words of the path.
-WORDS: dict[str, Parameter] = {
-    "format": _text("in any case", "deepspeed", enum=list(EXPORTS)),
-    "name": _text(PRESET, "llama2-7b", minLength=1),
-}
-
-
-def one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
-    """An option that must be one of `words`; the first where it is left out."""
+def one_of(options: Options, name: str) -> str:
+    """An option that must be one of some words; the first where it is left out."""
+    words: list[str] = QUERY[name]["schema"]["enum"]
     word = options.get(name, words[0])
     if word not in words:
         raise InputError(f"{name}={word!r} must be {' or '.join(words)}")
     return word
 
 
+def is_true(options: Options, name: str) -> bool:
+    """Whether an option is true."""
+    return one_of(options, name) == "true"
+
+
 def width(options: Options) -> int:
     """The width of a picture in pixels."""
-    low, high = WIDTHS
-    text = options.get("width", str(WIDTH))
+    rule = QUERY["width"]["schema"]
+    low, high = rule["minimum"], rule["maximum"]
+    text = options.get("width", str(rule["default"]))
     if not re.fullmatch(NUMBER, text) or not low <= int(text) <= high:
         raise InputError(f"width={text[:20]!r} must be a whole number from {low} to {high}")
     return int(text)

@@ -3,9 +3,8 @@
 A lane is a few processes for one kind of task. A task waits for an idle process, and clients take
 turns; where too many wait, or one waits too long, it is refused. Waiting does not count as running.
 A task whose client has left is interrupted. A process that does not stop when it is interrupted is
-replaced, and so is one that has died: its task is run once more.
-
-Who is served next: clients take turns, and none of them has every process of a lane.
+replaced, and so is one that has died: its task is run once more. None of several clients has every
+process of a lane.
 """
 
 from __future__ import annotations

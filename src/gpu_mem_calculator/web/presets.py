@@ -9,32 +9,17 @@ from typing import Any
 from .. import catalog
 from ..catalog.model_names import spellings
 from ..report.lines import count
-from ..run.run import DEFAULT_OPTIMIZER
 from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import expert_facts
 from ..runfile.find_model.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..runfile.resolve.training_defaults import default_sequence
 from ..serving import serving_section
+from ..tools.translation.arguments import tables
 
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
 # A preset trains with ZeRO-3 on one node, so that most of them fit.
-TRAINING = {
-    "batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "optimizer": DEFAULT_OPTIMIZER,
-    "dtype": "bf16",
-    "activation_checkpointing": 4,
-}
-PARALLELISM = {
-    "tensor_parallel_size": 1,
-    "pipeline_parallel_size": 1,
-    "data_parallel_size": 8,
-    "sequence_parallel": False,
-}
-OFFLOAD = {"offload_optimizer": "none", "offload_param": "none"}
-ENGINE = {"type": "deepspeed", "zero_stage": 3, **OFFLOAD}
-HARDWARE = {"num_gpus": 8, "gpu_memory_gb": 80}
+SECTIONS = tables(__file__)
 
 
 @cache
@@ -67,12 +52,11 @@ def preset(name: str) -> dict[str, Any] | None:
     model = find_model(ModelConfig(name=row["name"]))
     section = {"name": row["name"], **model_fields(model)}
     if not model.arch.trains:
-        hardware = {"num_gpus": 1, "gpu_memory_gb": HARDWARE["gpu_memory_gb"]}
+        hardware = {**SECTIONS["hardware"], "num_gpus": 1}
         inference = serving_section(model.arch.family)
         return {"model": section, "inference": inference, "hardware": hardware}
-    training = {**TRAINING, "seq_len": default_sequence(model.arch.max_seq_len)}
-    place = {"parallelism": PARALLELISM, "engine": ENGINE, "hardware": HARDWARE}
-    return {"model": section, "training": training, **place}
+    training = {**SECTIONS["training"], "seq_len": default_sequence(model.arch.max_seq_len)}
+    return {"model": section, **SECTIONS, "training": training}
 
 
 def model_fields(model: ResolvedModel) -> dict[str, Any]:

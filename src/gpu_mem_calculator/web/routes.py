@@ -1,8 +1,7 @@
 """The service's routes: calculations, facts, and what operators ask.
 
-Calculating processes read the bodies. Facts, which never change, are encoded once.
-
-From a request to its reply: read the body within limits, run the task in a lane, respond.
+A calculation's body is read within limits, its task is run in a lane, and a calculating process
+makes the reply. Facts, which never change, are encoded once.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from ..runfile.keys.fields import form
 from ..runfile.keys.schema import RUN, schema
 from ..training.engines import engines
 from .addresses import CALCULATIONS, SLOW, Address
+from .guard import refused
 from .observability import OUTCOMES, metrics
 from .openapi import PRESETS, TITLES, RouteDocument, openapi_document, operation
 from .pool import ProcessLane, QueueFullError, TimeLimitError
@@ -186,13 +186,12 @@ FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
 def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
     """Every address: path, method, endpoint and document."""
     for route in CALCULATIONS:
-        yield route.path, route.method, _calculation(route), route.document()
+        yield route.path, route.method, _calculation(route), route
     for path, (_, answer, summary) in FACT.items():
         about = RouteDocument(summary=summary, tag=FACTS, answer=answer)
         yield path, "GET", _sends_fact(partial(_encode_fact, path)), about
-    about = RouteDocument(
-        summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN, fails=(404,)
-    )
+    summary = "One preset as a run file"
+    about = RouteDocument(summary=summary, tag=FACTS, words=("name",), answer=RUN)
     yield "/api/preset/{name}", "GET", _preset, about
     for path, endpoint, summary, answer, media in MONITORING:
         about = RouteDocument(summary=summary, tag=WATCH, media=media, answer=answer, fails=(503,))
@@ -224,9 +223,9 @@ def _calculation(route: Address) -> Endpoint:
         unknown = [n for n in query if n not in route.query and not (settings and "." in n)]
         if unknown:
             known = ", ".join(route.query) or "none"
-            return _refusal(422, f"{unknown[0][:80]!r} is not an option here; it has: {known}")
+            return refused(422, f"{unknown[0][:80]!r} is not an option here; it has: {known}")
         if len(query) < len(query.multi_items()):
-            return _refusal(422, "an option is there more than once; leave one of them out")
+            return refused(422, "an option is there more than once; leave one of them out")
         lane = SLOW if query.get("replay") == "true" else route.lane
         return await answer_request(request, route.task, lane, **request.path_params)
 
@@ -273,7 +272,7 @@ def _sends_fact(fact: Callable[[], EncodedFact]) -> Endpoint:
 
 
 async def _healthy(_request: Request) -> Response:
-    return _json(b'{"status":"ok"}')
+    return Response(b'{"status":"ok"}', media_type=JSON)
 
 
 async def _preset(request: Request) -> Response:
@@ -281,8 +280,8 @@ async def _preset(request: Request) -> Response:
     name = request.path_params["name"]
     run = preset(name)
     if run is None:
-        return _refusal(404, f"{name[:80]!r} is not a preset; see /api/presets")
-    return _json(msgspec.json.encode(run))
+        return refused(404, f"{name[:80]!r} is not a preset; see /api/presets")
+    return Response(msgspec.json.encode(run), media_type=JSON)
 
 
 async def _ready(request: Request) -> Response:
@@ -290,8 +289,8 @@ async def _ready(request: Request) -> Response:
     lanes = request.app.state.lanes.values()
     missing = [lane.name for lane in lanes if not lane.ready]
     if missing:
-        return _refusal(503, f"no calculating process is ready in: {', '.join(missing)}")
-    return _json(b'{"status":"ready"}')
+        return refused(503, f"no calculating process is ready in: {', '.join(missing)}")
+    return Response(b'{"status":"ready"}', media_type=JSON)
 
 
 async def _metrics(_request: Request) -> Response:
@@ -303,11 +302,3 @@ MONITORING: Iterable[tuple[str, Endpoint, str, str, str]] = (
     ("/readyz", _ready, "The service can calculate", "Status", JSON),
     ("/metrics", _metrics, "Prometheus metrics", "string", "text/plain"),
 )
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type=JSON)
-
-
-def _refusal(status: int, sentence: str) -> Response:
-    return Response(refusal(status, [sentence]).body, status, media_type=JSON)

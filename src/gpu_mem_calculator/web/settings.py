@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(gt=0, le=3600, description="seconds, above 0 and
 
 
 class ServiceSettings(Struct, frozen=True, kw_only=True):
-    """The settings of the service; `WORDS` says what each one is."""
+    """The settings of the service; `tables.toml` says what each one is."""
 
     host: str = "127.0.0.1"
     port: Port = 8000
@@ -46,41 +46,20 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-WORDS = {
-    "host": "address to listen on",
-    "port": "port to listen on",
-    "workers": "processes that serve requests; each has calculating processes of its own",
-    "hub": "whether clients may look models up on the hub",
-    "hub_hosts": "hosts that the hub may redirect to; `.name` is every host below it",
-    "allowed_hosts": "names of this service in a request's `Host`, besides IP addresses and names "
-    "without a dot; `.name` is every host below it",
-    "body_bytes": "largest request body",
-    "body_seconds": "time limit for a request's body to arrive",
-    "quick_processes": "processes that answer from the ledger",
-    "quick_seconds": "time limit of such an answer",
-    "slow_processes": "processes that replay; of several, one is kept for other clients",
-    "slow_seconds": "time limit of such an answer",
-    "plan_seconds": "time limit of a search for plans, which such a process runs",
-    "waiting": "requests that may wait for a process; the next gets 503",
-    "client_requests": "requests of one client at the same time; the next gets 429",
-    "known_bytes": "size of the cache of answers",
-    "process_bytes": "memory limit of a calculating process",
-    "log_level": "debug, info (a line for each request), warning or error",
-}
 LISTS = ("hub_hosts", "allowed_hosts")
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSettings:
     """The settings of an environment; every problem is raised at once."""
     values: dict[str, Any] = {}
-    problems = []
+    types, problems = get_type_hints(ServiceSettings, include_extras=True), []
     for name in ServiceSettings.__struct_fields__:
         text = environment.get(PREFIX + name.upper())
         if text is None or text == "":
             continue
         value: Any = text.split(",") if name in LISTS else text
         try:
-            values[name] = msgspec.convert(value, _type(name), strict=False)
+            values[name] = msgspec.convert(value, types[name], strict=False)
         except msgspec.ValidationError as error:
             problems.append(f"{PREFIX}{name.upper()}={text!r}: {str(error).lower()}")
     if problems:
@@ -95,7 +74,3 @@ def environment(settings: ServiceSettings) -> dict[str, str]:
         PREFIX + name.upper(): ",".join(value) if isinstance(value, list) else str(value)
         for name, value in values.items()
     }
-
-
-def _type(name: str) -> Any:
-    return get_type_hints(ServiceSettings, include_extras=True)[name]

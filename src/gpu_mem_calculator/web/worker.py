@@ -1,14 +1,9 @@
 """A calculating process: it runs one task after another from its pipe, until the pipe closes.
 
-It reads no file and no address that a client names, except on the hosts that the operator allows.
-An interrupt ends the running task and nothing else; its memory is limited.
-
-The tasks of a calculating process.
-
 A task is a function of the client's JSON and the options of its address. Its result is sent as
-JSON, or as it is where it is a `TextPage`.
-
-Changes that the page offers: single ones, and sets with which a run fits that does not.
+JSON, or as it is where it is a `TextPage`. It reads no file and no address that a client names,
+except on the hosts that the operator allows. An interrupt ends the running task and nothing else;
+the memory of the process is limited.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..advice.serving.answers import Answers, answers
+from ..advice.serving.answers import answers
 from ..advice.serving.changes import Server, taken
 from ..advice.serving.server_remedies import remedies as serving_remedies
 from ..advice.training.answers import longest_length, training_answers
@@ -38,10 +33,9 @@ from ..estimates.explain.explain import explain
 from ..estimates.fit_verdict import FITS
 from ..ledger.units import MIB
 from ..report.data import answers_data
-from ..report.html import html_report
+from ..report.html import html_report, remedies_section
 from ..report.live import look
 from ..report.longest_sequence import longest_sequence_words
-from ..report.remedies_html import remedies_section
 from ..report.serving.html import serving_page
 from ..report.standalone import standalone
 from ..runfile.read import with_settings
@@ -49,13 +43,24 @@ from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from .export import export
 from .logs import log_fault, start_logs
-from .options import PAGES, REPLAYS, THEMES, Options, numbers, one_of, width
+from .options import Options, is_true, numbers, one_of, width
 from .pasted_text import read_pasted
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
 
 Change = dict[str, Any]
+SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
+Task = Callable[[Any, Options], Any]
+SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
+NO_SERVER = (
+    'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
+)
+SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
+LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
+MOST_FETCHED = 64 * MIB  # bytes of one download
+PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
+TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 
 
 def offered_changes(estimate: Estimate) -> list[Change]:
@@ -95,24 +100,10 @@ def _serving_sets(estimate: Estimate) -> list[Change]:
             "settings": list(one.setting),
             "saves_bytes": now - one.device_bytes,
             "total_bytes": one.device_bytes,
-            "fits": one.fits,
-            "verdict": one.verdict,
-            "cost": one.cost,
-            "kv_tokens": one.kv_tokens,
-            "max_concurrency": one.max_concurrency,
-            "users": one.users,
-            "context": one.context,
+            **{key: getattr(one, key) for key in SERVER_FIGURES},
         }
         for one in serving_remedies(Server.of(estimate))
     ]
-
-
-Task = Callable[[Any, Options], Any]
-SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
-NO_SERVER = (
-    'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
-)
-SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
 
 
 class TextPage(Struct, frozen=True):
@@ -196,28 +187,27 @@ def room(body: Any, _options: Options) -> Any:
 
 def page_parts(body: Any, options: Options) -> Any:
     """What the page shows: the result, the picture and pieces of HTML."""
-    pixels, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
+    pixels, replayed = width(options), is_true(options, "replay")
     estimate = _estimate(body, replay=replayed)
     decided = replayed or bool(estimate.served)
-    parts = look(estimate, _answers(estimate, changes=decided), width=pixels, pending=not replayed)
+    found = answers(estimate, changes=decided) if estimate.serves else None
+    parts = look(estimate, found, width=pixels, pending=not replayed)
     return {"result": estimate.result, **parts}
 
 
 def report(body: Any, _options: Options) -> Any:
     """The report as one HTML file."""
     estimate = _estimate(body)
-    serving = _answers(estimate)
-    if serving is None:
-        more = remedies_section(estimate, training_answers(estimate))
-        page = html_report(estimate, more)
+    if estimate.serves:
+        page = serving_page(estimate, answers(estimate))
     else:
-        page = serving_page(estimate, serving)
+        page = html_report(estimate, remedies_section(estimate, training_answers(estimate)))
     return TextPage(page, "text/html; charset=utf-8", "report.html")
 
 
 def picture(_body: Any, options: Options) -> Any:
     """An SVG of the run that an address describes, `section.key=value` for each setting."""
-    pixels, theme = width(options), one_of(options, "theme", THEMES)
+    pixels, theme = width(options), one_of(options, "theme")
     settings = [f"{key}={value}" for key, value in options.items() if "." in key]
     estimate = _estimate(with_settings({}, settings))
     return TextPage(standalone(estimate, width=pixels, theme=theme), "image/svg+xml")
@@ -225,7 +215,7 @@ def picture(_body: Any, options: Options) -> Any:
 
 def plans(body: Any, options: Options) -> Any:
     """The plans for a question, fastest first."""
-    return plans_reply(body, page=one_of(options, "page", PAGES) == PAGES[1])
+    return plans_reply(body, page=is_true(options, "page"))
 
 
 def import_text(body: Any, _options: Options) -> Any:
@@ -241,10 +231,6 @@ def warm_up(_body: Any, _options: Options) -> Any:
     for run in (SAMPLE, SERVER):
         page_parts(run, {})
     return {}
-
-
-def _answers(estimate: Estimate, *, changes: bool = True) -> Answers | None:
-    return answers(estimate, changes=changes) if estimate.serves else None
 
 
 TASKS: dict[str, Task] = {
@@ -263,12 +249,6 @@ TASKS: dict[str, Task] = {
     "import": import_text,
     "export": export,
 }
-
-
-LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
-MOST_FETCHED = 64 * MIB  # bytes of one download
-PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
-TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 
 
 class TaskInterrupted(BaseException):

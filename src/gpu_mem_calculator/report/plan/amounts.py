@@ -10,26 +10,12 @@ from ...ledger.units import count
 from ...runfile.config import GPUConfig
 from ...runfile.read import section
 from ...runfile.resolve.hardware import Hardware, find_hardware
+from ...tools.translation.arguments import tables
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plan
 
-# What a step's seconds are spent on, in the order in which they are shown.
-PARTS = {
-    "compute": "compute",
-    "host": "host",
-    "exposed_communication": "communication",
-    "bubble": "pipeline bubble",
-    "optimizer": "optimizer",
-    "offload": "offload",
-    # of servers
-    "memory bandwidth": "memory bandwidth",
-    "prompts of other users": "prompts of other users",
-    "matrix products": "matrix products",
-    "attention": "attention",
-    "other kernels": "other kernels",
-    "communication": "communication",
-}
+PARTS: Mapping[str, str] = tables(__file__)  # what seconds are spent on, in their order
 
 
 @cache

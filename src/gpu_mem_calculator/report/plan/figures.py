@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...ledger.units import GIB, count, gib
+from ..svg import round_step, round_values
 from .amounts import card_bytes, rate_text, seconds_text
 
 if TYPE_CHECKING:
@@ -59,12 +60,9 @@ class PlotAxis(Struct, frozen=True):
     def ticks(self) -> list[float]:
         """Round values between the ends."""
         if self.is_log:
-            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            round_values = [m * 10.0**power for power in powers for m in (1, 2, 5)]
-            return [one for one in round_values if self.low <= one <= self.high]
+            return round_values(self.low, self.high)
         length = self.high - self.low
-        size = 10.0 ** math.floor(math.log10(length / 4))
-        step = next(size * m for m in (1, 2, 5, 10) if length / (size * m) <= MOST_TICKS)
+        step = round_step(length, 4, MOST_TICKS)
         return [i * step for i in range(math.ceil(self.low / step), int(self.high / step) + 1)]
 
 

@@ -1,12 +1,8 @@
 """Plans as one HTML file: the front is clicked, a set-up opens, two are compared.
 
-No network: styles and the script are in it, and its policy allows that script alone.
-
-The plans as an SVG scatter.
-
-Each point is a button of its plan; `plans.js` opens it.
-
-One plan in HTML: its figures, memory by stage, parts of its time, and its run file.
+No network: styles and the script are in it, and its policy allows that script alone. A point of the
+scatter is the button of its plan; `plans.js` opens the plan's panel, with its figures, memory by
+stage, the parts of its time, and its run file.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from typing import TYPE_CHECKING
 from ...ledger.units import GIB
 from ..backtest_picture import SHAPES
 from ..html import asset
-from ..html_tables import num_cells, size, table, text
+from ..html_tables import num_cells, remarks_list, size, table, text
 from ..svg import svg_text
 from .amounts import (
     PARTS,
@@ -34,15 +30,15 @@ from .amounts import (
     training_words,
 )
 from .figures import MILLI, PlanColumn, PlotAxis, interval, plan_axes, plan_columns
-from .front import NAMED
-from .question_words import question_words
-from .text import space_words
-from .words import change_words, engine_words, setup_words, setups_apart
+from .text import NAMED, space_words
+from .words import change_words, engine_words, question_words, setup_words, setups_apart
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plan, Plans
 
 SHOWN_STAGES = 8  # pipeline stages in full; of more, the first, the last and the largest
+WIDTH, HEIGHT = 520, 340
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 38, 48
 
 
 def panel(plan: Plan, *, shown: bool) -> str:
@@ -146,8 +142,7 @@ def _stages(plan: Plan) -> str:
 
 
 def _why(plan: Plan) -> str:
-    items = "".join(f"<li>{text(one)}</li>" for one in plan.why)
-    return f'<h3>Why</h3><ul class="remarks">{items}</ul>' if items else ""
+    return f"<h3>Why</h3>{remarks_list(plan.why)}" if plan.why else ""
 
 
 def _knobs(plan: Plan) -> str:
@@ -182,10 +177,6 @@ def row(plan: Plan, words: str, columns: Sequence[PlanColumn]) -> str:
         f'</button></td><th scope="row">{text(words)}</th>'
         f"{num_cells(*(column.text(plan) for column in columns))}</tr>"
     )
-
-
-WIDTH, HEIGHT = 520, 340
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 38, 48
 
 
 def scatter(plans: Plans) -> str:
@@ -250,7 +241,8 @@ def _front_line(front: Sequence[Plan], across: PlotAxis, up: PlotAxis) -> Iterat
 def _point(plan: Plan, on_front: bool, named: list[str], across: PlotAxis, up: PlotAxis) -> str:
     x, y = _x(across, across.value(plan)), _y(up, up.value(plan))
     number = named.index(engine_words(plan.run)) % len(SHAPES)
-    says = f"plan {plan.rank}: {', '.join(setup_words(plan))}; {_figures(plan)}"
+    shown = ", ".join(f"{one.head} {one.text(plan)}" for one in plan_columns([plan]))
+    says = f"plan {plan.rank}: {', '.join(setup_words(plan))}; {shown}"
     first = plan.rank == 1
     return (
         f'<g class="point e-{number}{_front_class(plan, on_front)}" role="button" '
@@ -266,10 +258,6 @@ def _front_class(plan: Plan, on_front: bool) -> str:
     if not on_front:
         return ""
     return " on-front named" if plan.rank <= NAMED else " on-front"
-
-
-def _figures(plan: Plan) -> str:
-    return ", ".join(f"{one.head} {one.text(plan)}" for one in plan_columns([plan]))
 
 
 def _legend(named: Sequence[str]) -> str:
@@ -314,31 +302,23 @@ def plan_body(plans: Plans) -> str:
 def _verdict(plans: Plans) -> str:
     fits = [one for one in plans.plans if one.fits_on_gpu]
     if fits:
-        return f'<p class="soft">{text(space_words(plans))}.</p>{_limits(plans)}'
-    changes = "".join(
-        f"<li>{text(change_words(one.change))}: saves {one.saves_bytes / GIB:.1f} GiB per GPU</li>"
+        limits = remarks_list(plans.limits, "remarks small")  # of the search and its seconds
+        return f'<p class="soft">{text(space_words(plans))}.</p>{limits}'
+    changes = remarks_list(
+        f"{change_words(one.change)}: saves {one.saves_bytes / GIB:.1f} GiB per GPU"
         for one in plans.if_nothing_fits
     )
-    listed = (
-        f'<p>It would fit with one of:</p><ul class="remarks">{changes}</ul>' if changes else ""
-    )
+    listed = f"<p>It would fit with one of:</p>{changes}" if changes else ""
     return (
         f'<div class="verdict fails"><p class="says">No set-up fits</p>'
         f'<p class="small">{text(space_words(plans))}.</p>{listed}</div>'
     )
 
 
-def _limits(plans: Plans) -> str:
-    """What the search and its seconds leave out."""
-    listed = "".join(f"<li>{text(one)}</li>" for one in plans.limits)
-    return f'<ul class="remarks small">{listed}</ul>' if listed else ""
-
-
 def _table(plans: Plans) -> str:
     """The plans of the question's top, and those of the front."""
-    words = setups_apart(plans.plans)
     columns = plan_columns(plans.plans)
     heads = ["#no.", "set-up", *(f"#{one.head}" for one in columns)]
-    said = zip(plans.plans, map(", ".join, words), strict=True)
-    rows = [row(one, text, columns) for one, text in said]
+    set_ups = zip(plans.plans, setups_apart(plans.plans), strict=True)
+    rows = [row(one, ", ".join(words), columns) for one, words in set_ups]
     return table("Plans, best first", heads, rows, kind="ranked")

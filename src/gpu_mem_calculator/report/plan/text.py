@@ -6,8 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...ledger.units import GIB
-from ..bars import gauge, stack_widths
-from ..lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
+from ...tools.translation.arguments import tables
+from ..lines import (
+    BAD,
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    WIDTH,
+    Line,
+    command,
+    gauge,
+    gib,
+    line,
+    stack_widths,
+    wrap_lines,
+)
 from ..progress_bar import shorten
 from .amounts import (
     card,
@@ -18,27 +32,20 @@ from .amounts import (
     time_parts,
     training_words,
 )
-from .figures import MILLI, interval, plan_columns
-from .front import NAMED, front_lines
-from .question_words import question_words
-from .words import change_words, setup_words, short_setups
+from .figures import MILLI, interval, plan_axes, plan_columns
+from .words import change_words, question_words, setup_words, short_setups
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import KnobEffect, Plan, Plans
 
 MOST_KNOBS = 6
+NAMED = 10  # ranks that are written; the others of the front are bullets
+HEIGHT, LABEL = 7, 9  # rows of the picture, and columns left of it
 HARD = "\u00a0"  # a space at which no line ends
 MOST = 10**6  # the length of a bar of time, which is then rounded to characters
 LEAST_SETUP = 20  # columns of a set-up in the table; the last figures give way on a narrow screen
 # The parts of a step: a character and a colour for each, in turn.
-FILLS = (
-    ("█", "blue"),
-    ("▓", "magenta"),
-    ("▒", "yellow"),
-    ("░", "green"),
-    ("=", "red"),
-    ("-", "cyan"),
-)
+FILLS = tables(__file__)["fills"]
 SETUP, SERVED_SETUP = "set-up, batch×steps, recompute", "set-up"
 
 
@@ -82,15 +89,11 @@ def best_lines(plan: Plan, width: int) -> Iterator[Line]:
         yield from (line(left, BOLD), line(fits, style))
     yield [
         (gauge(needs / has, width - 11), style.removeprefix("bold ")),
-        (_percent(needs / has), ""),
+        (f" {100 * needs / has:,.0f} %", ""),
     ]
     yield from time_lines(plan, width)
     for number, sentence in enumerate(plan.why):
         yield from _wrapped("why: " if number == 0 else "     ", [sentence], "", width)
-
-
-def _percent(share: float) -> str:
-    return f" {100 * share:,.0f} %"
 
 
 def time_lines(plan: Plan, width: int) -> Iterator[Line]:
@@ -211,3 +214,26 @@ def _next_lines(next_words: Sequence[Sequence[str]], width: int) -> Iterator[Lin
         yield from command("next: " if number == 0 else "      ", ["gpu-mem-calc", *words], width)
     if next_words:
         yield from wrap_lines("      ", "to click the front: add --format html -o plans.html", DIM)
+
+
+def front_lines(plans: Plans, width: int) -> Iterator[Line]:
+    """The picture; nothing for one plan. The first of the front have their ranks."""
+    front = [plans.plans[i] for i in plans.front]
+    if len(front) < 2:
+        return
+    across, up = plan_axes(plans.plans)
+    columns = width - LABEL - 2
+    rows = [[" "] * columns for _ in range(HEIGHT)]
+    others = [one for one in plans.plans if one not in front]
+    for one in (*others, *sorted(front, key=lambda plan: -plan.rank)):
+        text = "·" if one not in front else str(one.rank) if one.rank <= NAMED else "•"
+        x = round(across.share(across.value(one)) * (columns - len(text)))
+        y = round((1 - up.share(up.value(one))) * (HEIGHT - 1))
+        rows[y][x : x + len(text)] = text
+    ends = {0: up.high, HEIGHT - 1: up.low}
+    for y, row in enumerate(rows):
+        label = f"{seconds_text(ends[y])} {up.unit}".rstrip() if y in ends else ""
+        yield [(label.rjust(LABEL) + " │", DIM), ("".join(row).rstrip(), "")]
+    left, right = f"{seconds_text(across.low)} {across.unit}", f"{seconds_text(across.high)}"
+    right += f" {across.title}"
+    yield line(" " * (LABEL + 2) + left + right.rjust(columns - len(left)), DIM)

@@ -1,49 +1,25 @@
-"""Plans in words: a set-up, and its changes."""
+"""Plans in words: the question, a set-up, and its changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...ledger.units import gib
+from ...ledger.units import count, gib
+from ...tools.translation.arguments import tables
 from ...training.engines import DEFAULT, engine_knobs, engine_names, engine_row, spellings
+from .amounts import card
 
 if TYPE_CHECKING:
-    from ...advice.planner.answers.plans import Plan
+    from ...advice.planner.answers.plans import Plan, Plans
 
-AXES = {
-    "tensor_parallel_size": "TP",
-    "pipeline_parallel_size": "PP",
-    "context_parallel_size": "CP",
-    "expert_parallel_size": "EP",
-    "data_parallel_size": "DP",
-}
-RECOMPUTE = {
-    "none": "no recompute",
-    "0": "no recompute",
-    "1": "selective recompute",
-    "2": "full recompute on half of the layers",
-    "3": "full recompute on three quarters of the layers",
-    "4": "full recompute",
-}
-# Other changes of one key, with their value.
-CHANGES = {
-    "training.batch_size": "micro-batch {}",
-    "training.gradient_accumulation_steps": "{} micro-batches a step",
-    "training.recompute.recompute_num_layers": "layers recomputed: {}",
-    "parallelism.virtual_pipeline_size": "{} chunks a stage",
-    "hardware.num_gpus": "{} GPUs",
-    "hardware.gpu": "GPU {}",
-    "engine.zero_stage": "ZeRO-{}",
-    "engine.type": "engine {}",
-    "inference.batch_size": "{} users",
-    "inference.engine": "engine {}",
-    "users": "{} users",
-    "latency": "{} s per output token",
-    "first_token": "{} s to the first token",
-    "throughput": "{} tokens/s",
-    "context": "a context of {}",
-}
+_TABLES = tables(__file__)
+# The first words where something else than the fastest set-up is looked for.
+GOALS = _TABLES["goals"]
+AXES: Mapping[str, str] = _TABLES["axes"]
+RECOMPUTE: Mapping[str, str] = _TABLES["recompute"]
+CHANGES: Mapping[str, str] = _TABLES["changes"]  # of one key, with their value
+VALUES: Mapping[str, str] = _TABLES["values"]  # what follows a value that says enough
 # Settings that are on, in words.
 WORDED = [knob for name in engine_names() for knob in engine_knobs(name) if knob.words[0]]
 TITLES = {knob.key.rpartition(".")[2]: knob.words[0] for knob in WORDED}
@@ -51,21 +27,9 @@ SHORT_WORDS = dict(knob.words for knob in WORDED)
 # Titles of servers that are long in a table.
 SHORT_TITLES = {"TensorRT-LLM": "TRT-LLM"}
 HOSTS = {"cpu": "CPU", "nvme": "NVMe disk"}
-# Keys whose value alone says enough, with what is written after it.
-VALUES = {
-    "training.optimizer_implementation": "optimizer",
-    "training.loss": "loss",
-    "training.precision": "",
-    "training.attention": "attention",
-    "inference.kv_cache_dtype": "KV cache",
-    "inference.quantization": "weights",
-}
 # Keys that the words of a set-up say, so that they are not written as `key=value`.
 SAID = {
-    *["type", "engine", "zero_stage", "sharding_strategy", "fsdp_version", "offload_optimizer"],
-    *["offload_param", "cpu_offload", "batch_size", "gradient_accumulation_steps", "recompute"],
-    *["activation_checkpointing", "virtual_pipeline_size", "sequence_parallel"],
-    *["replicas", "servers", "users", "max_num_seqs", "max_seq_len", "prompt_len", "new_tokens"],
+    *(key for keys in _TABLES["said"].values() for key in keys),
     *AXES,
     *(path.rpartition(".")[2] for path in VALUES),
 }
@@ -144,7 +108,7 @@ def _recompute_words(training: Mapping[str, Any]) -> Iterator[str]:
 def _offload_words(keys: Mapping[str, Any]) -> Iterator[str]:
     for key, what in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
         if (place := keys.get(key) or "none") != "none":
-            yield f"{what} on the {HOSTS.get(place, place)}"
+            yield f"{what} on the {HOSTS[place]}"
     if keys.get("cpu_offload"):
         yield "weights and optimizer on the CPU"
 
@@ -239,3 +203,51 @@ def _changed(path: str, value: Any) -> str:
 def value_text(value: Any) -> str:
     """A value as `--set` reads it."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def question_words(plans: Plans) -> str:
+    """What was asked: the model, the GPUs, the sequence and the batch, or a server's targets."""
+    asked = plans.question
+    run = plans.plans[0].run if plans.plans else {}
+    model = {**(asked.get("model") or {}), **(run.get("model") or {})}
+    name = str(model.get("name") or "its own model")
+    if asked.get("candidates"):
+        name = f"{len(plans.plans)} candidates"
+    hardware = run.get("hardware") or asked.get("hardware")
+    found = card(hardware) if hardware else None
+    where = f" on {found.num_gpus:,} × {found.title}" if found else ""
+    said = _served_words(asked) if "users" in asked else _trained_words(asked, run)
+    tokens = [f"{count(asked['tokens'])} tokens"] if asked.get("tokens") else []
+    goal = GOALS.get(str(asked.get("goal")), "") if plans.plans else ""
+    return goal + ", ".join([f"{name}{where}", *said, *tokens])
+
+
+def _trained_words(asked: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+    """The sequence and the batch of a step; those of the first plan where they were left open."""
+    if asked.get("candidates"):
+        return
+    training = run.get("training") or {}
+    sequence = asked.get("seq_len") or training.get("seq_len")
+    if sequence:
+        own = " (--seq-len changes it)" if "seq_len" in (asked.get("assumed") or {}) else ""
+        yield f"sequence {sequence:,}{own}"
+    if asked.get("global_batch"):
+        yield f"global batch {asked['global_batch']:,}"
+    elif training:
+        steps = training.get("gradient_accumulation_steps") or 1
+        copies = (run.get("parallelism") or {}).get("data_parallel_size") or 1
+        batch = (training.get("batch_size") or 1) * steps * copies
+        yield f"global batch {batch:,} (--global-batch changes it)"
+
+
+def _served_words(asked: Mapping[str, Any]) -> Iterator[str]:
+    if asked.get("users"):
+        yield f"{asked['users']:,} users"
+    if asked.get("context"):
+        yield f"context {asked['context']:,}"
+    if asked.get("latency"):
+        yield f"at most {1000 * asked['latency']:g} ms per output token"
+    if asked.get("first_token"):
+        yield f"at most {1000 * asked['first_token']:g} ms to the first token"
+    if asked.get("throughput"):
+        yield f"at least {asked['throughput']:,g} tokens/s"

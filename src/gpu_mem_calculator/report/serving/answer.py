@@ -12,8 +12,8 @@ from ...estimates.calculator import Estimate
 from ...estimates.serving.capacity import ContextUsers
 from ...estimates.serving.infer_command import InferCommand
 from ...run.cuda.runtimes import in_words_of
-from ..headline import STYLES, setup_words, undecided_lines
-from ..lines import BOLD, DIM, WARN, WIDTH, Line, command, count, gib, line, wrap_lines
+from ..headline import STYLES, headline, undecided_lines
+from ..lines import BOLD, DIM, WARN, WIDTH, Line, command, gib, line, wrap_lines
 from ..progress_bar import shorten
 from .parts import busiest_rank, memory_bar, memory_parts
 from .words import best_changes, change_gain, speed_words, verdict_words
@@ -57,16 +57,6 @@ def _sections(
     blank = [line()] if spaced else []
     rows = [row for section in sections if section for row in (*section, *blank)]
     return rows[: len(rows) - len(blank)]
-
-
-def headline(estimate: Estimate) -> Iterator[Line]:
-    """What was asked: the model and its formats, the engine and the GPUs."""
-    from ..headline import served_words, server_words
-
-    words = server_words(estimate) if estimate.served else served_words(estimate.resolved.run)
-    says = ", ".join([f"{count(estimate.result.num_parameters)} parameters", *words])
-    yield from wrap_lines(f"{estimate.resolved.model.title[:40]}  ", says)
-    yield from wrap_lines("", ", ".join(setup_words(estimate)))
 
 
 def _verdict(estimate: Estimate, answers: Answers, *, brief: bool) -> Iterator[Line]:

@@ -9,9 +9,8 @@ from typing import Any
 from ...advice.serving.changes import ServingChange
 from ...estimates.calculator import Estimate
 from ..answer import LINES
-from ..headline import setup_words
+from ..headline import headline, setup_words
 from ..lines import BAD, BOLD, DIM, Line, command, gib, line, wrap_lines
-from .answer import headline
 from .words import users_words
 
 

@@ -14,11 +14,22 @@ from ...ledger.ledger import CPU
 from ...run.cuda.runtimes import in_words_of
 from ...run.served import POOL, ServerItem, ServerMemory
 from ...runfile.inference_config import ServingResult
-from ..bars import bar
-from ..headline import STYLES, remarks, undecided_lines
-from ..lines import BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, size, wrap_lines
+from ..headline import STYLES, headline, remarks, undecided_lines
+from ..lines import (
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    WIDTH,
+    Line,
+    command,
+    gib,
+    line,
+    part_row,
+    size,
+    wrap_lines,
+)
 from ..shortfall import shortfall
-from .answer import headline
 from .parts import FIGURES, busiest_rank, memory_bar, memory_parts
 from .words import change_gain, speed_words, verdict_words
 
@@ -60,7 +71,7 @@ def _tensor_parts(estimate: Estimate) -> Iterator[Line]:
     """The parts of a run without a pool."""
     rows = memory_parts(estimate)
     yield line("GiB per GPU", BOLD)
-    for row in (*rows,):
+    for row in rows:
         yield line(f"  {row.title:<{NAME}}{gib(row.bytes, 2).rjust(FIGURE)}")
     total = gib(sum(row.bytes for row in rows), 2)
     yield line(f"  {'total':<{NAME}}{total.rjust(FIGURE)}  what the GPU must have", BOLD)
@@ -87,11 +98,7 @@ def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     most = max(size for _, _, size, _ in rows)
     for title, text, num_bytes, colour in rows:
         left = f"  {title:<{NAME}}{text:<{TEXT}}"
-        yield [
-            (left, ""),
-            (gib(num_bytes, 2).rjust(FIGURE), ""),
-            (f"  {bar(num_bytes, most, BAR)}", colour),
-        ]
+        yield part_row(left, num_bytes, most, colour, FIGURE, BAR)
     total = gib(sum(size for _, _, size, _ in rows), 2)
     shown = in_words_of(runtime, "nvidia-smi")
     yield line("  " + shown.ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)

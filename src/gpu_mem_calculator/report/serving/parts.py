@@ -11,8 +11,7 @@ from ...ledger.ledger import ACT, CACHE, PARAM
 from ...ledger.units import GIB
 from ...run.cuda.runtimes import in_words_of
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerMemory
-from ..bars import stack_widths
-from ..lines import DIM, WIDTH, Line
+from ..lines import DIM, WIDTH, Line, stack_widths
 
 # The parts in the order they are drawn: figure, shade, title, colour.
 FIGURES = (

@@ -92,12 +92,14 @@ class Tool(Struct, frozen=True, kw_only=True):
 
     - `arguments`: path of the table, without .toml
     - `module`: the module here whose `translate(program, values, setup)` returns a Translation
+    - `own_model`: the arguments describe the model, too
     """
 
     package: str
     version: str
     arguments: str
     module: str
+    own_model: bool = False
 
 
 # One row for each tool, by the name in `program.tool`.
