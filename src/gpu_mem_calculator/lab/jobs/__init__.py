@@ -1,4 +1,4 @@
 """A run file as the torch program that it describes, which `trace` and `measure` run.
 
-Only these three packages import torch.
+Only the packages of the lab import torch.
 """
