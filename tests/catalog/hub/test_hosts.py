@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.catalog.hub import peer
+from gpu_mem_calculator.catalog.hub import request
 from gpu_mem_calculator.catalog.hub.access import Access, allow
 from gpu_mem_calculator.catalog.hub.bounds import HubError
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint
@@ -26,7 +26,7 @@ from tests.catalog.hub.local_hub import (
 from tests.catalog.hub.servers import Asked, serving
 from tests.catalog.hub.test_checkpoint import CONFIG
 
-ROUTE = peer.RequestRoute("https://huggingface.co/owner/tiny")
+ROUTE = request.RequestRoute("https://huggingface.co/owner/tiny")
 __all__ = ["hub", "online"]  # fixtures
 
 
@@ -134,7 +134,7 @@ def test_a_name_that_leads_inside_is_not_connected_to(
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="redirects to a private address"):
-        peer.connect_to("huggingface.co", 443, 1.0, ROUTE)
+        request.connect_to("huggingface.co", 443, 1.0, ROUTE)
     assert not connections
 
 
@@ -150,7 +150,7 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
-    peer.connect_to("huggingface.co", 443, 1.0, ROUTE).close()
+    request.connect_to("huggingface.co", 443, 1.0, ROUTE).close()
     assert connections == [("8.8.8.8", 443)]
     assert len(answers) == 1
 
@@ -185,7 +185,7 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:
     """The internet's, also inside other notations; nothing of this machine or its network."""
-    assert peer.is_public(address) is public
+    assert request.is_public(address) is public
 
 
 @pytest.mark.parametrize("allowed", [Access(), LOCAL], ids=["command line", "service"])
@@ -193,7 +193,7 @@ def test_the_token_stays_with_the_hub(
     allowed: Access, hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It follows the hub's own redirects, and none to another server."""
-    monkeypatch.setattr(peer, "is_public", lambda address: True)
+    monkeypatch.setattr(request, "is_public", lambda address: True)
     allow(allowed)
     with serving({"/stored?signature=1": WEIGHTS}) as (address, asked):
         hub[0]["/model.safetensors"] = f"{address}/stored?signature=1"
@@ -242,7 +242,7 @@ def test_a_connection_asks_for_itself(dialled: list[Any]) -> None:
     """The host that is connected to is checked, independently of its address."""
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="may not contact"):
-        peer.connect_to("elsewhere.example", 443, 1.0, ROUTE)
+        request.connect_to("elsewhere.example", 443, 1.0, ROUTE)
     assert not dialled
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.catalog.hub import peer
+from gpu_mem_calculator.catalog.hub import request
 from gpu_mem_calculator.catalog.hub.access import allow
 from gpu_mem_calculator.catalog.hub.bounds import HubError
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint
@@ -76,8 +76,8 @@ def test_a_public_hub_cannot_redirect_a_command_line_inside(
     inside: str, hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first host may be anywhere; a redirect reaches public addresses alone."""
-    real = peer.is_public
-    monkeypatch.setattr(peer, "is_public", lambda one: one == "127.0.0.1" or real(one))
+    real = request.is_public
+    monkeypatch.setattr(request, "is_public", lambda one: one == "127.0.0.1" or real(one))
     family = socket.AF_INET6 if ":" in inside else socket.AF_INET
     look_up = socket.getaddrinfo
 
@@ -96,10 +96,10 @@ def test_a_first_host_that_moves_inside_is_not_followed(monkeypatch: pytest.Monk
     answers = [[(socket.AF_INET, 1, 6, "", (place, 443))] for place in ("8.8.8.8", "10.0.0.7")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
-    way = peer.RequestRoute("https://evil.example/config.json")
-    peer.connect_to("evil.example", 443, 1.0, way).close()
+    way = request.RequestRoute("https://evil.example/config.json")
+    request.connect_to("evil.example", 443, 1.0, way).close()
     with pytest.raises(HubError, match="not a public address"):
-        peer.connect_to("evil.example", 443, 1.0, way)
+        request.connect_to("evil.example", 443, 1.0, way)
 
 
 def test_a_private_mirror_redirects_to_its_own_network(

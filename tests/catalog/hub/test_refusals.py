@@ -9,8 +9,7 @@ import pytest
 
 from gpu_mem_calculator.catalog.hub import sources
 from gpu_mem_calculator.catalog.hub.bounds import HubError, MissingFileError, TemporaryHubError
-from gpu_mem_calculator.catalog.hub.peer import is_link_local, is_public, origin
-from gpu_mem_calculator.catalog.hub.request import refusal
+from gpu_mem_calculator.catalog.hub.request import is_link_local, is_public, origin, refusal
 
 HAND = "; download its config.json and give the path"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.catalog.hub import peer
+from gpu_mem_calculator.catalog.hub import request
 from gpu_mem_calculator.catalog.hub.access import Access, allow
 from gpu_mem_calculator.catalog.hub.bounds import HubError
 from gpu_mem_calculator.catalog.hub.sources import hub_checkpoint
@@ -38,7 +38,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     context.load_cert_chain(own, key)
     monkeypatch.setenv("SSL_CERT_FILE", own)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    peer._context.cache_clear()
+    request._context.cache_clear()
     real = socket.getaddrinfo
 
     def here(host: str, *args: Any, **rest: Any) -> Any:
@@ -51,7 +51,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         monkeypatch.setattr(socket, "getaddrinfo", here)
         yield server.server_port
         server.shutdown()
-    peer._context.cache_clear()
+    request._context.cache_clear()
 
 
 def test_the_certificate_is_that_of_the_name(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from gpu_mem_calculator.lab.jobs.program_weights import _with_dtypes
+from gpu_mem_calculator.lab.jobs.program import _with_dtypes
 
 
 def test_names_of_dtypes_become_dtypes() -> None:

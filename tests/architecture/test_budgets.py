@@ -1,0 +1,194 @@
+"""How large the source may be, and in how many places a name may stand. Budgets only fall.
+
+A change that needs more raises its budget in a commit of its own, which says by how much and why.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from gpu_mem_calculator.run.recompute import FULL, SELECTIVE
+from gpu_mem_calculator.serving import server_names
+from gpu_mem_calculator.training.engines import engine_names
+from gpu_mem_calculator.training.losses import LOSSES
+from gpu_mem_calculator.training.optimizers import OPTIMIZERS
+from tests.conftest import ROOT
+from tests.docs.test_documents import script
+
+SOURCE = ROOT / "src" / "gpu_mem_calculator"
+LINES, PAIRS = 71_100, 72
+MOST_LINES = 400  # of a file
+# Names, and the folders and files that are their home. Tools and the laboratory speak of all.
+HOMES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (tuple(LOSSES), ("training/losses.py", "run/recompute.py")),
+    (tuple(OPTIMIZERS), ("training/optimizers.py",)),
+    (tuple(engine_names()), ("training/engines/",)),
+    (tuple(server_names()), ("serving/",)),
+    ((FULL, SELECTIVE), ("run/recompute.py", "training/losses.py")),
+)
+SPEAK_OF_ALL = ("tools/", "lab/")
+# File names that mean the same in each folder of a room, so that a reader finds them by name.
+SHARED_NAMES = {
+    "training/engines": "engine row knobs options checks shards states activations instants stream",
+    "serving": (
+        "engine row knobs options checks versions defaults weights cache graphs speculative "
+        "command shards activations"
+    ),
+    "tools": "read write translate arguments command",
+}
+# Files that one sibling imports, and that stay: why.
+OWN_FILES = {
+    "cli/measure.py": "a command is one file",
+    "lab/jobs/fsdp1.py": "a framework is one file",
+    "lab/jobs/torchtitan.py": "a framework is one file",
+    "models/families/audio.py": "its functions have the names of vision.py's",
+    "tools/launchers/deepspeed.py": "a launcher is one file",
+    "tools/llamafactory/second_version.py": "a version is one file, with a table of arguments",
+}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's code."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Every module by its dotted name."""
+    return {_module(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The docstrings of a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                yield first.value
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines that do something: without blanks, comments, docstrings and imports."""
+    text, tree = path.read_text(encoding="utf-8"), parsed(path)
+    counted = {
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.strip().startswith("#")
+    }
+    imports = [one for one in ast.walk(tree) if isinstance(one, ast.Import | ast.ImportFrom)]
+    for node in (*imports, *docstrings(tree)):
+        counted -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(counted)
+
+
+def test_the_source_stays_small() -> None:
+    """Lines of code, without blanks, comments, docstrings and imports."""
+    total = sum(map(lines_of_code, files().values()))
+    assert total <= LINES, f"{total:,} lines of code, and the budget is {LINES:,}: take some out"
+    assert total > LINES - 500, f"{total:,} lines of code: lower LINES in this file to that"
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every name of a row with every file outside its home in which it stands as a text."""
+    found = []
+    for path in files().values():
+        place, tree = path.relative_to(SOURCE).as_posix(), parsed(path)
+        said = {id(one) for one in docstrings(tree)}
+        constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        texts = {one.value for one in constants if id(one) not in said}
+        named = {
+            name
+            for names, homes in HOMES
+            for name in texts.intersection(names)
+            if not place.startswith((*homes, *SPEAK_OF_ALL))
+        }
+        found += [(name, place) for name in sorted(named)]
+    return found
+
+
+def test_a_name_stands_in_few_files() -> None:
+    """Code asks a loss, an optimizer, an engine, a server or a policy for a property."""
+    found = pairs()
+    listed = "\n".join(f"{name:24}{place}" for name, place in found)
+    assert len(found) <= PAIRS, (
+        f"{len(found)} pairs of a name and a file, and the budget is {PAIRS}: give the row a field "
+        f"and ask it instead\n{listed}"
+    )
+    assert len(found) > PAIRS - 5, f"{len(found)} pairs: lower PAIRS in this file to that"
+
+
+def _imports(name: str, path: Path) -> Iterator[tuple[str, bool]]:
+    """What a module imports of the package, and whether at its top."""
+    own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    tree = parsed(path)
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*own[: len(own) - node.level + 1], *(node.module or "").split(".")]
+            parts = ".".join(part for part in base if part)
+            for one in node.names:
+                whole = f"{parts}.{one.name}".lstrip(".")
+                yield (whole if whole in files() else parts), id(node) not in inside
+
+
+def lone_siblings() -> Iterator[str]:
+    """Modules that one other of their folder imports, at its top, and that fit into it."""
+    importers: dict[str, dict[str, bool]] = defaultdict(dict)
+    for name, path in files().items():
+        for other, at_top in _imports(name, path):
+            if other != name:
+                importers[other][name] = importers[other].get(name, False) or at_top
+    for name, found in importers.items():
+        if len(found) == 1 and name in files():
+            (importer, at_top), path = next(iter(found.items())), files()[name]
+            host = files()[importer]
+            both = sum(len(one.read_text("utf-8").splitlines()) for one in (path, host))
+            beside = host.parent == path.parent and "__init__.py" not in (host.name, path.name)
+            if at_top and beside and both <= MOST_LINES and not _found_by_name(path):
+                yield f"{path.relative_to(SOURCE).as_posix()} (into {host.name})"
+
+
+def _found_by_name(path: Path) -> bool:
+    """Whether a file's name means the same in sibling folders, or a table names the file."""
+    place = path.relative_to(SOURCE)
+    shared = SHARED_NAMES.get(place.parent.parent.as_posix(), "").split()
+    named = "\nFAMILIES" in path.read_text("utf-8")  # by model type
+    return path.stem in shared or named or place.as_posix() in OWN_FILES
+
+
+def test_a_module_that_serves_one_sibling_is_part_of_it() -> None:
+    """Where both fit into one file."""
+    assert sorted(lone_siblings()) == []
+
+
+def test_the_drawing_of_the_rooms_is_the_code() -> None:
+    """`python docs/rooms.py` would change nothing, and no dot is on the other side."""
+    made = script("rooms")
+    order, arrows = made["rooms"](), made["imports"]()
+    assert len(order) == 16
+    back = [
+        (room, one) for room in order for one in arrows[room] if one in order[order.index(room) :]
+    ]
+    assert back == []
+    assert made["drawing"]() == (ROOT / "docs" / "rooms.svg").read_text("utf-8")
+
+
+def test_every_room_says_what_it_may_import() -> None:
+    """In its `__init__.py`, after what it does and what it takes and gives."""
+    for room in script("rooms")["rooms"]():
+        text = " ".join((ast.get_docstring(parsed(SOURCE / room / "__init__.py")) or "").split())
+        assert "import" in text, f"{room}/__init__.py: say what it does, takes, gives, may import"
