@@ -112,7 +112,8 @@ def test_settings_are_compared_too(command: Command, file: Write) -> None:
         (("--alloc-conf", "expandable:True"), "did you mean 'expandable_segments'?"),
         (("--function", "no_such_module:f"), "there is no module 'no_such_module'"),
         (("--function", "x:f", "--diff"), "--diff compares with the estimate"),
-        (("--set", "model.config.hidden_act=foo"), "the traced run failed in transformers/"),
+        (("--set", "model.config.hidden_act=foo"), "the activation 'foo' is not modelled"),
+        (("--set", "model.config.rope_theta=x"), "the traced run failed in transformers/"),
         (("--steps", "0"), "must be a whole number, 1 or more"),
     ],
 )

@@ -77,6 +77,7 @@ def serving_result(
         users_context=context,
         users_asked=None if run is None else run.options.get("batch_size"),
         replicas=replicas,
+        keeps_fewer=served.keeps_fewer and bool(served.problem),
     )
 
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.units import gib
 from ..run.limits import BoundedLimit
-from ..run.problems import keys_of
-from ..run.served import LAYERS_ON_CARD
 from .bounds import deciding
 from .fit_verdict import CLEAR, SHORT, UNSURE, WORDS
 
@@ -116,8 +114,8 @@ def summary(result: MemoryResult, also: str = "") -> str:
 
 def _server_word(result: MemoryResult) -> str:
     assert result.serving is not None
-    problem = result.serving.problem
-    starts = result.verdict != SHORT or not problem or LAYERS_ON_CARD in keys_of(problem)
+    serving = result.serving
+    starts = result.verdict != SHORT or not serving.problem or serving.keeps_fewer
     return WORDS[result.verdict] if starts else "will not start"
 
 

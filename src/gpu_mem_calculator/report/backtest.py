@@ -36,7 +36,7 @@ def text_score(report: BacktestReport, where: str, *, phases: bool = False) -> I
 
 
 def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
-    rung = RUNGS[report.rung]
+    rung = RUNGS.get(report.rung, report.rung)
     count = len(report.rows)
     text = f"{count} measured run{'' if count == 1 else 's'} against {rung}"
     if report.refused:
@@ -161,7 +161,7 @@ def main_metric(report: BacktestReport) -> str | None:
 def _notes(report: BacktestReport) -> Iterator[Line]:
     missing = report.unpredicted()
     if missing:
-        rung = RUNGS[report.rung]
+        rung = RUNGS.get(report.rung, report.rung)
         names = ", ".join(f"{TITLES.get(m, m)} ({n})" for m, n in missing.items())
         yield line()
         yield from wrap_lines("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)

@@ -93,7 +93,7 @@ def picture(report: BacktestReport, where: str) -> str:
     most = max(1.2 * abs(worst.error), 0.5)
     left = PlotPanel(left=64, low=low, high=high, most=most, unit=unit)
     right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
-    rung = RUNGS[report.rung]
+    rung = RUNGS.get(report.rung, report.rung)
     lead = (
         f"{len(points)} measured runs ({where}) against {rung}: mean error "
         f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %"

@@ -1,4 +1,4 @@
-"""The first lines of a report: the run in words, and whether it fits."""
+"""The first lines of a report: the run in words, below estimates/verdict_words.py."""
 
 from __future__ import annotations
 

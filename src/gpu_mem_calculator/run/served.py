@@ -42,11 +42,6 @@ def server_options(unset: str, **own: Any) -> dict[str, Any]:
     return COMMON_OPTIONS | dict.fromkeys(unset.split()) | own
 
 
-# The key of a problem (run/problems.py) of a server that lowers it by itself until it fits, and
-# starts.
-LAYERS_ON_CARD = "inference.n_gpu_layers"
-
-
 class ServerItem(Struct, frozen=True):
     """Bytes of a server and the figure that they are part of; `formula` is for people to read."""
 
@@ -89,6 +84,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     - `needs_bytes`: the least memory of a GPU on which it starts and serves one sequence of
       `max_seq_len`, with what is outside torch (`outside`: context, libraries).
     - `problem`: a sentence that says why it would not start; "" where it does.
+    - `keeps_fewer`: with this problem it keeps fewer layers on the card by itself, and starts.
     - `command`: the words of the command that starts the server with this run.
     - `notes`: sentences for the user.
     - `largest_context()`: the longest `max_seq_len` that fits, of engines whose cache has a fixed
@@ -105,6 +101,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     on_host: int = 0
     outside: tuple[NamedBytes, ...] = ()
     problem: str = ""
+    keeps_fewer: bool = False
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     largest_context: Callable[[], int] | None = None

@@ -148,7 +148,7 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     - `users`: whole sequences of `users_context` tokens that run concurrently on all `replicas`
     - `users_asked`: the number that the run file asks for (`batch_size`), if any
     - `longest_context`: tokens of the longest single sequence
-    - `problem`: why it will not start
+    - `problem`: why it will not start; `keeps_fewer`: with fewer layers on the card it starts
     """
 
     weights_bytes: int
@@ -168,3 +168,4 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     users_context: int = 0
     users_asked: int | None = None
     replicas: int = 1
+    keeps_fewer: bool = False

@@ -179,7 +179,7 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {quoted(data)}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
-        fix = "give gpu-mem-calc --config FILE --model NAME, or use formats.deepspeed.read"
+        fix = "give its model: gpu-mem-calc calculate FILE --model NAME"
         yield f"this is DeepSpeed's configuration, which names no model; {fix}"
         return
     for name, values in data.items():

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import Ledger
 from ..engine import Engine
-from ..problems import Problem, keys_of
 from ..run import Run
 from ..served import NamedBytes, ServerMemory
 from .libraries import CHIPS
@@ -76,7 +75,7 @@ def renamed_server(run: Run, served: ServerMemory) -> ServerMemory:
         served,
         items=items,
         outside=renamed_parts(run, served.outside),
-        problem=Problem(in_words_of(run.runtime, served.problem), *keys_of(served.problem)),
+        problem=in_words_of(run.runtime, served.problem),
         notes=tuple(in_words_of(run.runtime, note) for note in served.notes),
     )
 

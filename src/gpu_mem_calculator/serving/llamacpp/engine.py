@@ -23,18 +23,8 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.engine import Engine
-from ...run.problems import Problem
 from ...run.run import Run
-from ...run.served import (
-    ACTIVATION,
-    LAYERS_ON_CARD,
-    NON_TORCH,
-    POOL,
-    WEIGHTS,
-    NamedBytes,
-    ServerItem,
-    ServerMemory,
-)
+from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
 from ...run.weights.ggml_types import BLOCKS
 from ...run.weights.gguf_types import FILE_TYPES
 from .attention_scores import CACHE_KINDS
@@ -181,6 +171,7 @@ def serve(run: Run) -> ServerMemory:
         on_host=devices[-1].cache,
         outside=_outside(run) if used else (),
         problem=_start_problem(needs, gpu, run) if needs > run.free_bytes else "",
+        keeps_fewer=_keeps_fewer(run),
         command=tuple(command(run, layout)),
         notes=tuple(_notes(run, layout)),
         largest_context=lambda: longest_context(layout, run.free_bytes, process_bytes(run)),
@@ -238,16 +229,19 @@ def process_bytes(run: Run) -> int:
     return sum(size for _, size, _ in _outside(run))
 
 
+def _keeps_fewer(run: Run) -> bool:
+    """Whether it puts fewer layers on a card that is too small (--fit, Ollama's own rule)."""
+    return run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO
+
+
 def _start_problem(needs: int, gpu: int, run: Run) -> str:
-    """Which GPU is too small, and what llama.cpp then does by itself (--fit, Ollama's own rule)."""
+    """Which GPU is too small, and what llama.cpp then does by itself."""
     short = f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available"
-    lowers = run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO
-    if lowers:
+    if _keeps_fewer(run):
         short += ": llama.cpp keeps fewer layers on the card, or a shorter context"
-    return Problem(
+    return (
         f"{short}. Use a smaller -c (Ollama: num_ctx), fewer layers (-ngl; num_gpu), a smaller "
-        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs.",
-        *([LAYERS_ON_CARD] if lowers else ()),
+        "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs."
     )
 
 

@@ -27,7 +27,7 @@ from ...step.weights import base_bytes, trained_bits, trained_total
 from ...step.workspaces import workspace_entries
 from .checks import problems
 from .instants import with_first_step
-from .options import OPTIONS, PRECISIONS
+from .options import OPTIONS, PRECISIONS, option
 from .startup import startup_instants
 from .states import state_entries, tower_gradients, weight_gradients
 from .stream import BucketStreamWriter
@@ -61,7 +61,7 @@ def ledger(run: Run) -> Ledger:
         instants = with_old_gradients(instants)
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
-    if run.options["gradient_as_bucket_view"]:
+    if option(run, "gradient_as_bucket_view"):
         # copied into a view of the bucket (reducer.cpp)
         walks = replace(walks, gradients=FREE_AT_ONCE)
     else:

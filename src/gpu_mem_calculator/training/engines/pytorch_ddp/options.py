@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....run.run import Precision
+from ....run.run import Precision, Run
 
 PRECISIONS = {
     "fp32": Precision(32, 32),
@@ -15,3 +15,8 @@ PRECISIONS = {
     "fp16_pure": Precision(16, 16),
 }
 OPTIONS: Mapping[str, Any] = {"gradient_as_bucket_view": False, "init_device": "cuda"}
+
+
+def option(run: Run, name: str) -> Any:
+    """An option of the run, or DDP's default."""
+    return run.options.get(name, OPTIONS[name])

@@ -13,6 +13,7 @@ from ...step.broadcast import broadcast_bytes, broadcast_events
 from ...step.reference import COPY, PRECOMPUTED
 from ...step.states import STARTUP_REFERENCE
 from ...step.weights import widened_elements
+from .options import option
 
 
 def startup_instants(run: Run) -> tuple[Instant, ...]:
@@ -42,7 +43,7 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
         name = "embedding, head and norms, in fp32 until they are cast back"
         size = sized(widened_elements(run) + arch.largest_weight, 16)
         where = "Axolotl 067b021 loaders/model.py _configure_embedding_dtypes"
-    elif arch.tied and run.options["init_device"] != "cpu" and not run.from_pretrained:
+    elif arch.tied and option(run, "init_device") != "cpu" and not run.from_pretrained:
         name = "head before it is tied to the embedding"
         size = sized(run.scaled(arch.vocab * arch.hidden), precision.weights)
         where = "transformers 5.17.0 modeling_utils.py: lm_head is allocated, then tied"
