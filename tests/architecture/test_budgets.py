@@ -9,6 +9,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from gpu_mem_calculator.run.recompute import FULL, SELECTIVE
@@ -127,7 +128,7 @@ def test_a_name_stands_in_few_files() -> None:
 
 
 def _imports(name: str, path: Path) -> Iterator[tuple[str, bool]]:
-    """What a module imports of the package, and whether at its top."""
+    """What a module imports of the package, but for types, and whether at its top."""
     own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     tree = parsed(path)
     inside = {
@@ -136,13 +137,25 @@ def _imports(name: str, path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
     }
+    for_types = {
+        id(node)
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
+        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in for_types:
             base = [*own[: len(own) - node.level + 1], *(node.module or "").split(".")]
             parts = ".".join(part for part in base if part)
             for one in node.names:
                 whole = f"{parts}.{one.name}".lstrip(".")
                 yield (whole if whole in files() else parts), id(node) not in inside
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Neither inside functions nor at the top, but for types alone."""
+    graph = {name: {other for other, _ in _imports(name, path)} for name, path in files().items()}
+    TopologicalSorter({name: found - {name} for name, found in graph.items()}).prepare()
 
 
 def lone_siblings() -> Iterator[str]:

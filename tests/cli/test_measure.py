@@ -280,7 +280,7 @@ def test_under_a_launcher_every_rank_is_reported(
     """A table of the ranks, and a line for each in the file."""
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr("gpu_mem_calculator.cli.ranks.require_torch", lambda: None)
+    monkeypatch.setattr("gpu_mem_calculator.cli.measure.require_torch", lambda: None)
 
     def real_job(
         case: MeasureCase, place: ranks.RankPlace, append: str | None
@@ -288,7 +288,7 @@ def test_under_a_launcher_every_rank_is_reported(
         row = fake_job(case, lambda message: None)
         return [{**row, "rank": i, "id": f"{case.id}.rank{i}"} for i in range(place.ranks)]
 
-    monkeypatch.setattr("gpu_mem_calculator.cli.ranks.measure_rank", real_job)
+    monkeypatch.setattr("gpu_mem_calculator.cli.measure.measure_rank", real_job)
     kept = tmp_path / "runs.jsonl"
     answer = command("measure", "--config", config, "--append", kept)
     assert answer.code == 0

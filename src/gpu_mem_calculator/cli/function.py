@@ -11,12 +11,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ..ledger.extras import install
 from ..runfile.text.errors import InputError
 from ..runfile.text.files import write_file
 from ..runfile.text.text_data import load_record
 from .run_source import RunSource, run_source, run_words
 
 SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch has its length
+NEEDS_TORCH = "{} runs the model with torch, and {} is not installed; " + install("torch")
 
 
 def function_words(args: argparse.Namespace) -> list[str]:
@@ -86,8 +88,6 @@ def _record(
     args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
 ) -> dict[str, Any]:
     """Record the function's module in one run, without checkpoints: the engine adds those."""
-    from .trace import needs_torch
-
     needs_torch("calculate --function")
     from msgspec import to_builtins
 
@@ -104,3 +104,14 @@ def _record(
     if args.record:
         write_file(args.record, json.dumps(module).encode("utf-8"), "--record")
     return module
+
+
+def needs_torch(what: str) -> None:
+    """Raise a sentence where torch or transformers is not installed."""
+    from importlib import import_module
+
+    for name in ("torch", "transformers"):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise InputError(NEEDS_TORCH.format(what, error.name or name)) from None

@@ -47,10 +47,9 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
 
     Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
-    from ..runfile.file_kinds import as_run_file, is_model_config
+    from ..runfile.file_kinds import as_run_file, is_model_config, is_run_file
     from ..runfile.text.text_data import load_text
     from ..tools.deepspeed.detect import is_deepspeed
-    from ..tools.reading.tools import file_format
 
     name_source(args)
     if args.config is None and args.preset is None and needs_model:
@@ -62,7 +61,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     if args.config is not None and is_command(args.config):
         return _command(args)
     data = None if args.preset else load_text(args.config)
-    if file_format(data) is not None:
+    if not is_run_file(data) and _is_foreign(data):
         return _foreign(args, data)
     bare = is_model_config(data)
     data = as_run_file(data, args.config)
@@ -80,6 +79,13 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
     source = _with_options(args, data)
     rest = f"{args.config} is a model's config.json; the rest of the run has its defaults"
     return source._replace(assumed=(rest, *source.assumed)) if bare else source
+
+
+def _is_foreign(data: Any) -> bool:
+    """Whether data is another tool's file; the tools are imported for what is no run file alone."""
+    from ..tools.reading.tools import file_format
+
+    return file_format(data) is not None
 
 
 def name_source(args: argparse.Namespace) -> None:

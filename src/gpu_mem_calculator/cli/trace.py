@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..ledger.extras import install
 from ..runfile.text.errors import InputError, print_to_stderr
-from .function import function_values
+from .function import function_values, needs_torch
 from .output import show_answer
 from .parser import option_name
 from .run_source import run_data
@@ -111,9 +110,6 @@ def _run_file(args: argparse.Namespace) -> dict[str, Any]:
     alloc = [f"training.pytorch_alloc_conf={args.alloc_conf}"] if args.alloc_conf else []
     data: dict[str, Any] = with_settings({}, (*gpu, *alloc, *args.settings))
     return data
-
-
-NEEDS_TORCH = "{} runs the model with torch, and {} is not installed; " + install("torch")
 
 
 # What the help of the options names.
@@ -224,17 +220,6 @@ def estimate_of(data: dict[str, Any], *, exact: bool) -> Estimate:
     from ..estimates.calculator import full_estimate
 
     return full_estimate(data, replay=exact)
-
-
-def needs_torch(what: str) -> None:
-    """Raise a sentence where torch or transformers is not installed."""
-    from importlib import import_module
-
-    for name in ("torch", "transformers"):
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            raise InputError(NEEDS_TORCH.format(what, error.name or name)) from None
 
 
 def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:

@@ -20,6 +20,13 @@ MOST_KEYS = 1000  # of one section
 MOST_WORDS = 250  # characters of the settings in a suggested command
 
 
+def is_run_file(data: Any) -> bool:
+    """Whether data has a section of a run file; other tools have such keys with plain values."""
+    if not isinstance(data, Mapping):
+        return False
+    return any(isinstance(data.get(name), Mapping) for name in SECTIONS)
+
+
 def is_model_config(data: Any) -> bool:
     """Whether data is a model's config.json."""
     return (

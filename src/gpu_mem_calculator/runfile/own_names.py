@@ -15,7 +15,7 @@ from .text.errors import InputError, quoted
 
 LORA = "training.lora"
 PRECISION = "training.precision"
-PROGRAM = "program."  # what follows has the tool's own names
+PROGRAM = "program"  # what is in it has the tool's own names
 # Sections of a run of each kind; a key without a section is looked for in these.
 TRAINED = ("model", "training", "parallelism", "engine", "hardware")
 SERVED = ("inference", "model", "hardware")
@@ -28,9 +28,10 @@ def own_names(data: Any) -> tuple[Any, list[str]]:
     own: dict[str, Any] = {}
     foreign: list[tuple[str, Any]] = []
     for name, values in data.items():
+        named = name in ("model", "engine") and isinstance(values, str)  # by its name alone
         if name in SECTIONS and isinstance(values, Mapping):
             own[name] = _section(str(name), values, foreign)
-        elif name in SECTIONS and not (name in ("model", "engine") and isinstance(values, str)):
+        elif (name in SECTIONS and not named) or name == PROGRAM:
             own[name] = values
         else:
             foreign.append((str(name), values))
@@ -90,7 +91,7 @@ def _meaning(path: str, value: Any, *, serving: bool) -> Settings:
     """Our keys and values for one setting; an unknown key stays, and is refused when it is read."""
     if is_own(path):
         return _own_value(path, value)
-    if path.startswith(PROGRAM):
+    if path.startswith(f"{PROGRAM}."):
         return {path: value}
     meaning = translated(path, value, serving=serving)
     if isinstance(meaning, str):

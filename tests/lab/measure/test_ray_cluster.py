@@ -243,7 +243,7 @@ def test_the_verb_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option of `measure` reaches the ranks, or is refused."""
     given: list[Any] = []
     monkeypatch.setattr(
-        "gpu_mem_calculator.cli.ranks.run_over_ray",
+        "gpu_mem_calculator.cli.measure.run_over_ray",
         lambda shape, words: given.append((shape, words)) or 3,
     )
     options = [

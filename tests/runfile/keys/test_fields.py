@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from gpu_mem_calculator.runfile.config import INNER
+from gpu_mem_calculator.runfile.keys import keys
 from gpu_mem_calculator.runfile.keys.allowed_values import accepts
 from gpu_mem_calculator.runfile.keys.fields import RunFileField, fields, form
 from gpu_mem_calculator.runfile.keys.keys import defaults, rows
@@ -157,3 +160,14 @@ def test_a_count_of_parameters_has_a_kind_of_its_own() -> None:
     """The key that takes 7B; no other has it."""
     kinds = [path for path, field in FIELDS.items() if field.kind == "parameters"]
     assert kinds == ["model.num_parameters"]
+
+
+def test_a_row_parsed_alone_is_that_of_the_whole_file() -> None:
+    """Rows are split as text, so that one is read without the others."""
+    text = Path(keys.__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    whole = {
+        f"{section}.{key}": msgspec.convert(row, keys.KeyRow)
+        for section, found in tomllib.loads(text).items()
+        for key, row in found.items()
+    }
+    assert keys.rows() == whole

@@ -92,11 +92,11 @@ def read_config(config: Mapping[str, Any]) -> Arch:
     if reader is None and isinstance(config.get("text_config", config.get("llm_config")), Mapping):
         from .multimodal import read_inside  # an unknown model that sees: its text model is known
 
-        return read_inside(Config(config))
+        return read_inside(Config(config, read_config))
     if reader is None:
         import difflib
 
         near = difflib.get_close_matches(model_type, families(), n=1, cutoff=0.8)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnknownFamilyError(f"model_type={model_type!r} is not a known family{hint}")
-    return reader(Config(config))
+    return reader(Config(config, read_config))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...ledger.quoting import quoted
+
+if TYPE_CHECKING:
+    from ..arch.arch import Arch
 
 Data = Mapping[str, Any]
 Fields = dict[str, Any]  # keyword arguments of a block or of a model
@@ -19,10 +22,13 @@ class ConfigError(ValueError):
 
 
 class Config:
-    """A config.json with typed reads. `null` counts as missing, as in transformers."""
+    """A config.json with typed reads. `null` counts as missing, as in transformers.
 
-    def __init__(self, data: Data) -> None:
-        self.data = data
+    `read`: reads a config.json inside this one.
+    """
+
+    def __init__(self, data: Data, read: Callable[[Data], Arch] | None = None) -> None:
+        self.data, self.read = data, read
 
     def get(self, *names: str) -> Any:
         """The first name that is there and not null."""

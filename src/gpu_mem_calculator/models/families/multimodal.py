@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ...ledger.quoting import quoted
 from ..arch.arch import Arch
 from ..arch.blocks import Weight
-from . import audio, read_config, vision, vision_qwen
+from . import audio, vision, vision_qwen
 from .config import Config, ConfigError, Data
 from .vision import Tower, linear, norm, two_linears
 
@@ -107,7 +107,8 @@ def read_nested(nested: VisionLanguageFamily, config: Config) -> Arch:
     if kind == config.data.get("model_type"):
         rule = "must be that of a text model"
         raise ConfigError(f"model.config.text_config.model_type={kind!r} {rule}")
-    arch, eyes = read_config(keys), vision_keys(config.data)
+    assert config.read is not None
+    arch, eyes = config.read(keys), vision_keys(config.data)
     if eyes is None or nested.tower is None:
         return replace(arch, left_out=(*arch.left_out, LEFT_OUT))
     return replace(arch, tower=tuple(nested.tower(config, eyes, arch.hidden)))

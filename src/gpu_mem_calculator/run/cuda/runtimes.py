@@ -14,7 +14,6 @@ from ...ledger.ledger import Ledger
 from ..engine import Engine
 from ..run import Run
 from ..served import NamedBytes, ServerMemory
-from .libraries import CHIPS
 
 CUDA, ROCM, XPU, GAUDI, TPU, METAL = "cuda", "rocm", "xpu", "gaudi", "tpu", "metal"
 VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU, "apple": METAL}
@@ -98,6 +97,8 @@ def runtime_notes(run: Run) -> Iterator[str]:
     """A sentence for a card that is not NVIDIA's, or has a compute capability of which nothing is
     known, as a card of the user's own may have.
     """
+    from .libraries import CHIPS  # which no listing of cards needs
+
     if run.runtime != CUDA:
         what = "memory outside tensors, workspaces and attention kernels"
         yield f"{what}: NVIDIA's figures, taken for this card, which was not measured"

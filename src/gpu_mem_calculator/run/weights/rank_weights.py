@@ -206,3 +206,9 @@ def adapter_items(run: Run, shard: ServerShard, source: Source) -> Iterator[Serv
         f"{count} adapters × rank {rank} × {elements:,} inputs and outputs × {bytes_each(each)}"
     )
     yield ServerItem(WEIGHTS, "adapters", size, source, formula)
+
+
+def adapter_problems(run: Run) -> Iterator[str]:
+    """Adapters whose rank is not given."""
+    if run.options["max_loras"] and not run.options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"

@@ -41,14 +41,23 @@ class KeyRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @cache
+def _texts() -> Mapping[str, str]:
+    """The text of each key's row: a row is parsed when it is asked for."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    parts = (part.partition("]\n") for part in ("\n" + text).split("\n[")[1:])
+    return {path.replace('"', ""): body for path, _, body in parts}
+
+
+@cache
+def key_row(path: str) -> KeyRow:
+    """The row of a key, as `section.key`."""
+    return msgspec.convert(tomllib.loads(_texts()[path]), KeyRow)
+
+
+@cache
 def rows() -> Mapping[str, KeyRow]:
-    """The row of each key, as `section.key`."""
-    sections = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {
-        f"{section}.{key}": msgspec.convert(row, KeyRow)
-        for section, keys in sections.items()
-        for key, row in keys.items()
-    }
+    """The row of each key."""
+    return {path: key_row(path) for path in _texts()}
 
 
 @cache
@@ -72,8 +81,8 @@ def defaults() -> Mapping[str, Any]:
 def run_fields(section: str) -> Iterator[tuple[str, str]]:
     """The keys of a section with each field that they set: of `Run`, or of `Adapter` in LoRA's."""
     known = (Adapter if section == LORA else Run).__struct_fields__
-    for path, row in rows().items():
+    for path, text in _texts().items():
         where, _, key = path.rpartition(".")
-        names = (key,) if row.fields is None else row.fields
         if where == section:
-            yield from ((path, name) for name in names if name in known)
+            own = key_row(path).fields if "\nfields" in text else None
+            yield from ((path, name) for name in ((key,) if own is None else own) if name in known)

@@ -10,8 +10,7 @@ from ...ledger.units import GIB
 from ...models.arch.blocks import Recurrence, StateSpace
 from ...run.releases import version_text
 from ...run.run import Run
-from ...run.weights.rank_weights import format_problems
-from ...run.weights.server_adapters import adapter_problems
+from ...run.weights.rank_weights import adapter_problems, format_problems
 from ...training.generation.kv_cache import has_cache
 from .. import USUAL, other_server
 from . import speculative, versions

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ...models.arch.blocks import Attention, LatentAttention
 from ...run.releases import version_problems
 from ...run.run import Run
-from ...run.weights.rank_weights import format_problems
-from ...run.weights.server_adapters import adapter_problems
+from ...run.weights.rank_weights import adapter_problems, format_problems
 from ...training.generation.kv_cache import has_cache
 from .. import other_server
 from .defaults import attention_kernels, max_input_tokens, max_request_tokens

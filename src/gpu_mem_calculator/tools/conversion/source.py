@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.secrets import hidden_words, hide_forms
+from ...runfile.file_kinds import is_run_file
 from ...runfile.text.errors import InputError
 from ...runfile.text.files import MOST_SLOW_BYTES
 from ...runfile.text.text_data import parse_any_text
@@ -19,7 +20,7 @@ from ..reading.card import naming_card
 from ..reading.command import Command
 from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
 from ..reading.reading import Reading
-from ..reading.tools import FORMATS, is_run_file, read_command, read_data, safe_reading
+from ..reading.tools import FORMATS, read_command, read_data, safe_reading
 from ..skypilot.launch import task_file
 
 SHELLS = ("bash", "sh", "zsh", "dash", "source", ".")
@@ -175,7 +176,7 @@ class _Source(Struct, frozen=True):
 
     def data(self, data: Any, name: str) -> Reading:
         """The data of a file: a run file, or another tool's."""
-        if isinstance(data, Mapping) and is_run_file(data):
+        if is_run_file(data):
             return safe_reading(Reading(tool=RUN_FILE, run=dict(data)))
         found = read_data(data, self.files) if isinstance(data, Mapping) else None
         if found is None:

@@ -27,7 +27,6 @@ from ..trainer_launch.launch import add_launch, leave_out
 from ..translation.arguments import Values, argument_table, argument_values, tables
 from ..translation.tools import TOOLS, TRAINER
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
-from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
 from .sections import WHOLE, program_sections
 from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_arguments, trainer_of_name
 
@@ -53,9 +52,8 @@ def read_command(command: Command) -> Reading:
     if is_deepspeed_chat(command):
         return read_deepspeed_chat(command)
     script = command.program
-    found = follow(command, {}) if script not in EXAMPLES else None
-    if found is not None:
-        return _read_own(command, found)
+    if script not in EXAMPLES and (own := _read_own(command)) is not None:
+        return own
     tool = trainer_of_name(script)
     reading = _reading(tool or TRAINER)
     if tool is None and script not in EXAMPLES:
@@ -90,8 +88,13 @@ def _read_trl(command: Command) -> Reading:
     return reading
 
 
-def _read_own(command: Command, found: ScriptRecord) -> Reading:
-    """What a script does whose text can be read, with the options of its command."""
+def _read_own(command: Command) -> Reading | None:
+    """What a script does, with the options of its command; None where its text cannot be read."""
+    from .own_script import follow, parses_arguments, reads_config, script_means, tool_of
+
+    found = follow(command, {})
+    if found is None:
+        return None
     tool = tool_of(found, command)
     reading, arguments = _reading(tool), script_arguments(tool)
     reading.script = command.program

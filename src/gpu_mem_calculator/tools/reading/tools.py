@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from ...ledger import frameworks
 from ...ledger.secrets import REASON, hidden, hidden_words, hide, without_secrets
-from ...runfile.file_kinds import is_model_config
-from ...runfile.sections import SECTIONS
+from ...runfile.file_kinds import is_model_config, is_run_file
 from ...runfile.text.errors import InputError
 from ..translation.arguments import argument_data
 from .command import Command
@@ -136,11 +135,6 @@ def file_format(data: Any) -> Format | None:
     given = frozenset(str(key) for key in data)
     tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))
     return next(tools, None)
-
-
-def is_run_file(data: Mapping[str, Any]) -> bool:
-    """Whether data has a section of a run file; other tools have such keys with plain values."""
-    return any(isinstance(data.get(name), Mapping) for name in SECTIONS)
 
 
 def _starts(tool: Format, command: Command) -> bool:

@@ -14,7 +14,7 @@ from ...models.arch.adapters import Adapter
 from ...run.recompute import RecomputeRule
 from ...run.run import Run
 from ...runfile.config import RunFile
-from ...runfile.keys.keys import LORA, rows, run_fields
+from ...runfile.keys.keys import LORA, key_row, run_fields
 from ...runfile.read import as_dict
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolve_training import AXES as MODEL_AXES
@@ -173,7 +173,7 @@ def _adapters(one: Adapter, two: Adapter) -> Iterator[tuple[str, Any, Any]]:
 
 def _without_effect(one: Run, two: Run, key: str, field: str) -> bool:
     """Whether a field has no effect on either run, or follows from another one that differs."""
-    if any(setting.startswith(QUANTIZED) for setting in rows()[key].needs):
+    if any(setting.startswith(QUANTIZED) for setting in key_row(key).needs):
         return one.quantization is None and two.quantization is None
     if field == "rule":  # the same policy, in the words of a framework or in those of all
         return _plain_rule(one) == _plain_rule(two)
