@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.cli import ranks
+from gpu_mem_calculator.cli import measure
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.lab.measure import card, worker
 from gpu_mem_calculator.lab.measure.cases_file import MeasureCase
@@ -106,7 +106,7 @@ def test_every_rank_on_ray_is_given_the_function(monkeypatch: pytest.MonkeyPatch
         seen.append(words)
         return 0
 
-    monkeypatch.setattr(ranks, "run_over_ray", run)
+    monkeypatch.setattr(measure, "run_over_ray", run)
     assert main([*OWN, "--ray", "1x8"]) == 0
     (words,) = seen
     at = words.index("--function")

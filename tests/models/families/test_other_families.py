@@ -143,7 +143,10 @@ class WatchedConfig(dict[str, Any]):
 
 def keys_read(config: dict[str, Any]) -> set[str]:
     """The keys of a config.json that its family looks for, and those that it has."""
-    watch = lambda self, data: setattr(self, "data", WatchedConfig(data))  # noqa: E731
+
+    def watch(self: Config, data: dict[str, Any], read: Any = None) -> None:
+        self.data, self.read = WatchedConfig(data), read
+
     WatchedConfig.keys_asked.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Config, "__init__", watch)
