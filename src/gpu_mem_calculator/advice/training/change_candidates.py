@@ -1,8 +1,5 @@
-"""Changes of a run that may be worth trying: what saves memory, and what uses free memory.
-
-Changes of a policy's generation that save memory.
-
-A change of a run that may be worth trying.
+"""Changes of a run that may be worth trying, each with what it costs in words: what saves memory,
+also in a policy's generation, and what uses free memory.
 """
 
 from __future__ import annotations

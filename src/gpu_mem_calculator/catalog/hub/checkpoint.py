@@ -1,14 +1,10 @@
-"""A model's config, and the tensors of its checkpoint, from a folder of any kind.
-
-A GGUF file's metadata as the config.json of the same model.
-
-llama.cpp b10586 (b21e4de7) gguf-py/gguf/constants.py: `general.architecture`, and under its name
-the sizes.
-
-The tensors of a checkpoint, from the headers of its files.
+"""A model's config, and the tensors of its checkpoint from the headers of its files, in a folder of
+any kind.
 
 safetensors: eight bytes with the length of a JSON object, and that object. GGUF (ggml's
 docs/gguf.md, versions 2 and 3): magic, version, counts, metadata, then one record for each tensor.
+The metadata becomes the config.json of the same model: llama.cpp b10586 (b21e4de7)
+gguf-py/gguf/constants.py has `general.architecture`, and under its name the sizes.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """One file's bytes from a server; the address of the request and of every redirect is checked.
 
+A host's name is resolved once, the address is checked, and that address is connected to. So neither
+a name nor a redirect can reach this machine, its network or its cloud's metadata. Two hosts may be
+on a private network: that of HF_ENDPOINT, which may be a mirror, and on the command line the first
+host of a request.
+
 The token is sent to the hub only, never to a host that the hub redirects to. A temporary error is
 tried again, after a longer pause each time. The time is checked between pieces of an answer, each
-of which may take SECONDS; the system's own timeout applies to name look-ups.
-
-The meaning of a server's refusal, and what to do about it, in one sentence.
-
-The hub names its reasons in X-Error-Code (huggingface_hub 1.33, utils/_http.py).
-
-Which IP addresses a request may reach: a host's name is resolved once, the address is checked,
-and that address is connected to.
-
-So neither a name nor a redirect can reach this machine, its network or its cloud's metadata. Two
-hosts may be on a private network: that of HF_ENDPOINT, which may be a mirror, and on the command
-line the first host of a request.
+of which may take SECONDS; the system's own timeout applies to name look-ups. A refusal becomes a
+sentence that says what to do; the hub names its reasons in X-Error-Code (huggingface_hub 1.33,
+utils/_http.py).
 """
 
 from __future__ import annotations

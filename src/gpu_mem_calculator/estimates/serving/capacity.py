@@ -1,13 +1,10 @@
 """How many sequences fit at which context.
 
-On a server sequences share the cache pool; with transformers they share the whole card.
-
-Bytes of an inference run without a cache pool, by context and batch, from a few of its ledgers.
-
-At each instant of a context the bytes are linear in the batch. Along contexts they are quadratic
-(keys and values grow with the context, masks with its square) as long as no window begins to slide.
-Three contexts determine the parabola and two more check it; where the check fails, each half of the
-contexts gets its own parabola.
+On a server sequences share the cache pool; with transformers they share the whole card. Its bytes
+by context and batch follow from a few ledgers: at each instant of a context they are linear in the
+batch. Along contexts they are quadratic (keys and values grow with the context, masks with its
+square) as long as no window begins to slide. Three contexts determine the parabola and two more
+check it; where the check fails, each half of the contexts gets its own parabola.
 """
 
 from __future__ import annotations

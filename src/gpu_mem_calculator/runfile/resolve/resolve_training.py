@@ -1,8 +1,5 @@
-"""A training run file becomes a run: defaults are filled in, the rules of the engine checked.
-
-Outliers of an int8 base: what is assumed where the run file does not say.
-
-LoRA adapters: the keys of a run file, resolved and checked.
+"""A training run file becomes a run: defaults are filled in, adapters and what is assumed of an
+int8 base resolved, and the rules of the engine checked.
 """
 
 from __future__ import annotations

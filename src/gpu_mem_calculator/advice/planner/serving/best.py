@@ -1,12 +1,8 @@
-"""Plans for serving: which engine, parallel sizes and formats serve most, or need fewest GPUs.
+"""The plans of a question about serving: which engine, parallel sizes and formats serve most, or
+need fewest GPUs, with what each change costs or saves.
 
-The largest models that GPUs serve within the targets.
-
-The plans of a question about serving, from a search over its set-ups.
-
-What each change of a plan for serving costs or saves.
-
-The smallest changes with which a question about serving has an answer.
+Where the question asks for the largest model, models are tried from the largest; where nothing
+fits, the smallest changes with which something would.
 """
 
 from __future__ import annotations

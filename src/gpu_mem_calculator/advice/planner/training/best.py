@@ -1,10 +1,7 @@
-"""Plans for training: search the space, then estimate the best set-ups in full.
+"""Plans for training: a question's space is searched, and the best set-ups are estimated in full.
 
-When nothing fits: the smallest changes of the question with which something would.
-
-Questions for the most or the least of something, as a question for the fastest set-up.
-
-The space of a question: the structures of every engine, and the values of their sizes.
+A question for the most or the least of something becomes one for the fastest set-up. Where nothing
+fits, the smallest changes of the question are found with which something would.
 """
 
 from __future__ import annotations
