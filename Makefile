@@ -88,6 +88,7 @@ $(VENV)/web: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
+	-$(BIN)/python native/build.py # the replay in C, where there is a compiler: tests compare it with Python's
 	@touch $@
 
 # torch, transformers and DeepSpeed without a GPU: what traces run, and what every family's shapes

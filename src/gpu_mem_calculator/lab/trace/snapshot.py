@@ -84,7 +84,7 @@ class AllocatorHistory:
     ) -> None:
         self.stream, self.makers = stream, makers
         self.plan = ReplayPlan(stream, settings)
-        self.player = ReplayRun(self.plan)
+        self.player = ReplayRun(self.plan, in_python=True)
         self.cache = self.player.cache
         self.expandable = settings.expandable_segments
         self.ids = sorted(set(stream.streams)) or [0]

@@ -17,6 +17,7 @@ from .blocks import ADDRESS, NEVER, SHIFT
 from .cache import AllocatorState
 from .expandable import best_fit
 from .growth import grow, release_cached
+from .native_library import is_wanted
 from .plan import EMPTY, ReplayPlan
 from .repeats import MarkState, repeated_window
 from .rounding import SMALL, UNIT
@@ -25,9 +26,13 @@ from .stream import AllocationStream
 
 
 # Long loops with everything in locals, because a call costs more than an event.
-def play_events(cache: AllocatorState, events: Sequence[int]) -> int:
-    """Replay events; returns how many (all, unless memory ran out)."""
-    return (_play_usual if cache.plan.usual else _play_any)(cache, events)
+def play_events(cache: AllocatorState, at: int, end: int) -> int:
+    """Replay the events from `at` to before `end`; returns where it ended, earlier where memory
+    ran out.
+    """
+    if cache.in_c:
+        return cache.play(at, end)
+    return at + (_play_usual if cache.plan.usual else _play_any)(cache, cache.plan.events[at:end])
 
 
 def _play_usual(cache: AllocatorState, events: Sequence[int]) -> int:
@@ -246,16 +251,29 @@ def history(
     return steps
 
 
+def _new_state(plan: ReplayPlan, cap_bytes: int | None) -> AllocatorState:
+    """The state at the start of a replay: in C where that is to be had."""
+    if is_wanted() and not plan.settings.expandable_segments and not plan.collects:
+        from .native import state_in_c  # which needs ctypes
+
+        return state_in_c(plan, cap_bytes) or AllocatorState(plan, cap_bytes)
+    return AllocatorState(plan, cap_bytes)
+
+
 class ReplayRun:
     """A replay in progress: `at` events have been replayed, and the first `stop` stops passed.
+
+    `in_python`: its blocks can be read one by one.
 
     `states`: the allocator's state at each mark so far.
     """
 
     __slots__ = ("at", "cache", "failed_at", "peak", "peak_reserved", "phases", "states", "stop")
 
-    def __init__(self, plan: ReplayPlan, cap: int | None = None) -> None:
-        self.cache = AllocatorState(plan, cap)
+    def __init__(
+        self, plan: ReplayPlan, cap: int | None = None, *, in_python: bool = False
+    ) -> None:
+        self.cache = AllocatorState(plan, cap) if in_python else _new_state(plan, cap)
         self.at = self.stop = self.peak = self.peak_reserved = 0
         self.failed_at: int | None = None
         self.phases: dict[str, ReplayPhase] = {}
@@ -292,11 +310,12 @@ class ReplayRun:
 
     def _play(self, end: int) -> bool:
         """Replay the events before `end`, with no stop among them."""
-        cache, events = self.cache, self.cache.plan.events
-        if end - self.at == 1 and not cache.plan.units[max(events[self.at], ~events[self.at])]:
+        cache, plan = self.cache, self.cache.plan
+        event = plan.events[self.at] if end - self.at == 1 else -1
+        if end - self.at == 1 and not plan.units[max(event, ~event)]:
             self.at = end  # a tensor without bytes
         if self.at < end:
-            self.at += play_events(cache, events[self.at : end])
+            self.at = play_events(cache, self.at, end)
         if self.at < end:
             self.failed_at = self.at
         return self.at >= end
@@ -308,19 +327,19 @@ class ReplayRun:
             cache.peak * UNIT, cache.allocated * UNIT, cache.peak_reserved * UNIT
         )
         self.keep_peaks()
-        cache.peak, cache.peak_reserved = cache.allocated, cache.reserved
+        cache.reset_peaks()
         self.states.append(MarkState.of(cache, self.states[-1] if self.states else None))
 
     def _skip_repeats(self, end: int) -> None:
         """Skip windows before `end` that would repeat the one that a mark has just ended."""
-        plan, tensors = self.cache.plan, self.cache.tensors
-        while window := repeated_window(plan, tensors, self.states, end):
+        plan = self.cache.plan
+        while window := repeated_window(self.cache, self.states, end):
             repeated = self.states[-window.marks :]
             self.cache.retries += repeated[-1].retries - self.states[-window.marks - 1].retries
             for mark, state in enumerate(repeated, len(self.states)):
                 self.phases[plan.marks[mark][1]] = self.phases[plan.marks[mark - window.marks][1]]
                 self.states.append(state)
-            tensors[window.tensors] = tensors[window.tensors_before]
+            self.cache.rename(window.tensors, window.tensors_before)
             self.at, self.stop = plan.marks[mark][0], plan.mark_stops[mark] + 1
 
     def keep_peaks(self) -> None:

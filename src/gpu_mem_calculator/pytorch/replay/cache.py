@@ -154,6 +154,8 @@ COUNTERS = (
 class AllocatorState:
     """The state of torch's allocator on one device during a replay, in units of 512 bytes."""
 
+    in_c = False
+
     __slots__ = (
         "addresses",
         "ages",
@@ -205,19 +207,27 @@ class AllocatorState:
         self.ages: dict[int, int] | None = {} if collects else None
         self.lookups = 0  # searches of the large pools
 
+    def play(self, at: int, end: int) -> int:
+        """Replay events, of a state in C."""
+        raise AssertionError("events of a state in Python are replayed by allocator.play_events")
+
     def copy(self) -> AllocatorState:
         """A copy, to be continued under another cap."""
         twin = AllocatorState(self.plan)
-        for name in COUNTERS:
-            setattr(twin, name, getattr(self, name))
+        self._copy_counters(twin)
         twin.pools = [list(pool) for pool in self.pools]
         twin.gaps = [list(gap) for gap in self.gaps]
         twin.starts, twin.ends = dict(self.starts), dict(self.ends)
-        twin.tensors, twin.kept = list(self.tensors), set(self.kept)
-        twin.segments, twin.unmapped = dict(self.segments), dict(self.unmapped)
-        twin.addresses = self.addresses.copy()
+        twin.tensors, twin.unmapped = list(self.tensors), dict(self.unmapped)
         twin.ages = None if self.ages is None else dict(self.ages)
         return twin
+
+    def _copy_counters(self, twin: AllocatorState) -> None:
+        """Single values, and what is known of segments."""
+        for name in COUNTERS:
+            setattr(twin, name, getattr(self, name))
+        twin.kept, twin.segments = set(self.kept), dict(self.segments)
+        twin.addresses = self.addresses.copy()
 
     def segment_state(self) -> tuple[object, ...]:
         """What decides where the next segment is placed, and whether the cap allows it."""
@@ -228,6 +238,27 @@ class AllocatorState:
         """Count units that the driver has allocated."""
         self.reserved += units
         self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def free_blocks(self, pool_index: int, least: int) -> list[int]:
+        """The free blocks of a pool from a size on, in order."""
+        pool = self.pools[pool_index]
+        return pool[bisect_left(pool, least << SHIFT) :]
+
+    def pool_state(self) -> tuple[object, ...]:
+        """The free blocks of all pools, to be compared."""
+        return tuple(map(tuple, self.pools))
+
+    def block_of(self, tensor: int) -> int:
+        """The block of a live tensor."""
+        return self.tensors[tensor]
+
+    def rename(self, window: slice, before: slice) -> None:
+        """Give tensors the blocks of those of the window before."""
+        self.tensors[window] = self.tensors[before]
+
+    def reset_peaks(self) -> None:
+        """Begin a phase."""
+        self.peak, self.peak_reserved = self.allocated, self.reserved
 
     def insert(self, pool_index: int, start: int, units: int) -> None:
         """Add a free block to its pool."""

@@ -6,8 +6,6 @@ garbage_collect_cached_blocks, release_available_cached_blocks, release_cached_b
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from .blocks import ADDRESS, NEVER, SHIFT, SPREAD
 from .cache import AllocatorState
 from .expandable import expand, missing_pages, unmap_free
@@ -74,23 +72,25 @@ def release_available(cache: AllocatorState, pool_index: int, need: int) -> bool
     oversize = cache.plan.oversize
     if oversize == NEVER or cache.plan.settings.expandable_segments:
         return False
-    pool, need = cache.pools[pool_index], max(need, oversize)
-    index = bisect_left(pool, need << SHIFT)
-    if index < len(pool):
-        release(cache, pool_index, pool[index])
+    need = max(need, oversize)
+    enough = cache.free_blocks(pool_index, need)
+    if enough:
+        release(cache, pool_index, enough[0])
         return True
     released = 0
-    while released < need and pool and pool[-1] >> SHIFT >= oversize:
-        released += pool[-1] >> SHIFT
-        release(cache, pool_index, pool[-1])
+    for block in reversed(cache.free_blocks(pool_index, oversize)):
+        if released >= need:
+            break
+        released += block >> SHIFT
+        release(cache, pool_index, block)
     return released >= need
 
 
 def whole_segments(cache: AllocatorState, pool_index: int) -> list[int]:
     """The free blocks of a pool that are whole segments from cudaMalloc, not split ones."""
-    size, pool = cache.segments.get, cache.pools[pool_index]
-    first = bisect_left(pool, (SMALL_SEGMENT if pool_index % 2 else LEAST_OWN_SEGMENT) << SHIFT)
-    return [block for block in pool[first:] if size(block & ADDRESS) == block >> SHIFT]
+    size, least = cache.segments.get, SMALL_SEGMENT if pool_index % 2 else LEAST_OWN_SEGMENT
+    blocks = cache.free_blocks(pool_index, least)
+    return [block for block in blocks if size(block & ADDRESS) == block >> SHIFT]
 
 
 def release_cached(cache: AllocatorState) -> None:
@@ -98,7 +98,7 @@ def release_cached(cache: AllocatorState) -> None:
     cache.segment_changes += 1
     cache.free_kept(NEVER)
     for first in (0, 1):  # the large pools, then the small ones
-        for pool_index in range(first, len(cache.pools), 2):
+        for pool_index in range(first, cache.plan.num_pools, 2):
             if cache.plan.settings.expandable_segments:
                 unmap_free(cache, pool_index)
             for block in whole_segments(cache, pool_index):
@@ -115,7 +115,7 @@ def collect_garbage(cache: AllocatorState) -> None:
         return
     free = [
         (ages[block], pool_index, block)
-        for pool_index in range(0, len(cache.pools), 2)
+        for pool_index in range(0, cache.plan.num_pools, 2)
         for block in whole_segments(cache, pool_index)
     ]
     while target > 0 and free:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .blocks import NEVER, SHIFT
 from .repeats import Repeats
 from .rounding import SMALL, UNIT, round_units
@@ -32,6 +34,7 @@ class ReplayPlan:
       is used on another CUDA stream
     - stops: where a replay pauses between events
     - marks: the stream's; mark_stops: the index of each among the stops
+    - native: the same for C, where a replay in C has begun (native.py)
     - repeats: windows between marks that repeat the one before them
     """
 
@@ -44,6 +47,7 @@ class ReplayPlan:
         "maps_pages",
         "mark_stops",
         "marks",
+        "native",
         "num_pools",
         "oversize",
         "pool_of",
@@ -60,6 +64,7 @@ class ReplayPlan:
 
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
         self.settings = settings
+        self.native: Any = None
         fraction = settings.memory_fraction
         self.collects = fraction and settings.garbage_collection_threshold > 0
         self.maps_pages = settings.expandable_segments and not fraction

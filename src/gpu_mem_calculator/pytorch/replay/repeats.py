@@ -23,7 +23,7 @@ class MarkState(NamedTuple):
     """
 
     allocated: int
-    pools: list[list[int]]
+    pools: tuple[object, ...]
     segments: tuple[object, ...]
     segment_changes: int
     retries: int
@@ -36,7 +36,7 @@ class MarkState(NamedTuple):
         )
         return cls(
             allocated=cache.allocated,
-            pools=[list(pool) for pool in cache.pools],
+            pools=cache.pool_state(),
             segments=segments or cache.segment_state(),
             segment_changes=cache.segment_changes,
             retries=cache.retries,
@@ -97,13 +97,13 @@ class Repeats:
 
 
 def repeated_window(
-    plan: ReplayPlan, tensors: list[int], states: list[MarkState], end: int
+    cache: AllocatorState, states: list[MarkState], end: int
 ) -> RepeatedWindow | None:
     """The window after the last mark that does what the one before it did; ends at most at `end`.
 
-    - tensors: the block of each tensor so far
-    - states: the state at each mark so far
+    states: that at each mark so far.
     """
+    plan, block = cache.plan, cache.block_of
     if plan.collects or plan.uses:
         return None
     mark, now = len(states) - 1, states[-1]
@@ -111,7 +111,7 @@ def repeated_window(
         if states[mark - marks].equals(now) and plan.marks[mark + marks][0] <= end:
             window = plan.repeats.after(mark, marks)
             if window is not None and all(
-                tensors[tensor] == tensors[tensor - window.shift] for tensor in window.freed
+                block(tensor) == block(tensor - window.shift) for tensor in window.freed
             ):
                 return window
     return None

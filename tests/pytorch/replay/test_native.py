@@ -1,0 +1,130 @@
+"""The replay in C is the one in Python, event by event."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_mem_calculator.pytorch.replay import allocator, native, native_library
+from gpu_mem_calculator.pytorch.replay.allocator import Footprint, history, replay
+from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
+from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
+from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from tests.conftest import ROOT
+from tests.pytorch.replay.test_needs import CONFS, streams
+
+BUILD = runpy.run_path(str(ROOT / "native" / "build.py"), run_name="build")
+STEPS = list[tuple[int, int]]
+BUILT = native_library.is_wanted() and native.library() is not None
+LOAD = native.library.__wrapped__  # without what it remembers
+needs_library = pytest.mark.skipif(not BUILT, reason="no library was built")
+
+
+def both(
+    stream: AllocationStream, conf: str, cap: int | None
+) -> tuple[tuple[STEPS, Footprint], tuple[STEPS, Footprint]]:
+    """What is allocated and reserved after each event, and the result: in C, and in Python."""
+    settings = AllocatorSettings.parse(conf)
+    found = []
+    for in_c in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(allocator, "is_wanted", partial(bool, in_c))
+            found.append((history(stream, settings, cap), replay(stream, settings, cap)))
+    return found[0], found[1]
+
+
+@needs_library
+@given(streams(), st.sampled_from(CONFS), st.none() | st.integers(1, 400))
+def test_c_and_python_agree_event_by_event(
+    stream: AllocationStream, conf: str, mib: int | None
+) -> None:
+    """Under every setting, with and without a cap."""
+    native_run, python_run = both(stream, conf, None if mib is None else mib << 20)
+    assert native_run == python_run
+
+
+@needs_library
+@given(streams(), st.sampled_from(CONFS))
+def test_c_and_python_need_the_same(stream: AllocationStream, conf: str) -> None:
+    """The search goes on from copies of states."""
+    settings, found = AllocatorSettings.parse(conf), set()
+    for in_c in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(allocator, "is_wanted", partial(bool, in_c))
+            found.add(needs_bytes(stream, settings))
+    assert len(found) == 1
+
+
+@needs_library
+def test_the_library_is_of_this_source() -> None:
+    """Else it is an old one: `python native/build.py`."""
+    found = ctypes.CDLL(native.LIBRARY)
+    found.gmc_source.restype = ctypes.c_char_p
+    assert found.gmc_source().decode() == BUILD["source_hash"](), "run `python native/build.py`"
+
+
+def test_a_variable_leaves_the_library_out() -> None:
+    """Each process decides once."""
+    code = (
+        "from gpu_mem_calculator.pytorch.replay.native_library import is_wanted; print(is_wanted())"
+    )
+    env = {**os.environ, native_library.VARIABLE: native_library.PYTHON}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert run.stdout == "False\n"
+
+
+def test_a_library_that_is_none_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another platform, cut off, or with other functions: the replay is Python's."""
+    broken = tmp_path / "_replay.so"
+    broken.write_bytes(b"\x7fELF")
+    monkeypatch.setattr(native, "LIBRARY", str(broken))
+    assert LOAD() is None
+
+
+SANITIZED = """
+import sys
+sys.path.insert(0, {root!r})
+from gpu_mem_calculator.pytorch.replay import native
+native.LIBRARY = {library!r}
+assert native.library() is not None
+from hypothesis import given, settings, strategies as st
+from tests.pytorch.replay.test_native import both
+from tests.pytorch.replay.test_needs import CONFS, streams
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(streams(), st.sampled_from(CONFS), st.none() | st.integers(1, 400))
+def run(stream, conf, mib):
+    one, two = both(stream, conf, None if mib is None else mib << 20)
+    assert one == two
+
+run()
+print("whole")
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_no_byte_is_read_or_written_out_of_place(tmp_path: Path) -> None:
+    """Under the address and the undefined-behaviour sanitizer."""
+    library = tmp_path / "_replay.so"
+    flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    assert BUILD["compile_library"](library, flags)
+    runtime = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    env = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    code = SANITIZED.format(root=str(ROOT), library=str(library))
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert run.stdout == "whole\n", run.stderr[-2000:]
