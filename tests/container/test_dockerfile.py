@@ -112,6 +112,7 @@ def test_only_what_is_named_is_sent() -> None:
         "**/__pycache__",
         "**/*.pyc",
         "**/*.egg-info",
+        "**/*.so",
         "**/.env*",
     }
 
