@@ -347,18 +347,6 @@ int64_t gmc_free_blocks(const gmc_state *state, int64_t pool, int64_t least, gmc
     return count;
 }
 
-int gmc_same_pools(const gmc_state *one, const gmc_state *two)
-{
-    for (int64_t i = 0; i < one->plan->pools; i++) {
-        const pool_t *first = &one->pools[i], *second = &two->pools[i];
-        if (first->count != second->count)
-            return 0;
-        if (first->count && memcmp(first->blocks, second->blocks, (size_t)first->count * sizeof *first->blocks))
-            return 0;
-    }
-    return 1;
-}
-
 void gmc_remove(gmc_state *state, int64_t pool, int64_t size, int64_t start)
 {
     take_free(state, pool, (gmc_block){size, start});

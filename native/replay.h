@@ -48,7 +48,6 @@ GMC_API void gmc_reset_peak(gmc_state *state);
 
 /* The blocks of a pool from a size on, in order; `blocks` may be NULL: returns how many there are. */
 GMC_API int64_t gmc_free_blocks(const gmc_state *state, int64_t pool, int64_t least, gmc_block *blocks);
-GMC_API int gmc_same_pools(const gmc_state *one, const gmc_state *two);
 GMC_API void gmc_remove(gmc_state *state, int64_t pool, int64_t size, int64_t start);
 /* Frees the block of a tensor that waited for another CUDA stream. */
 GMC_API int gmc_free(gmc_state *state, int64_t tensor);

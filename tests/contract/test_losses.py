@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import json
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from gpu_mem_calculator.training.losses import (
     smaller_losses,
 )
 from tests.conftest import SMALL_LLAMA, small_run
+from tests.contract.measured import values
 
 ROOT, SOURCE = Path(__file__).parents[2], Path(gpu_mem_calculator.__file__).parent
 ROWS = "src/gpu_mem_calculator/training/losses.py"
@@ -120,7 +120,7 @@ def test_estimate_and_plan_agree(loss: str, name: str) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_was_compared(loss: str) -> None:
     """With a measurement, a trace, or a published run."""
-    if loss in _measured():
+    if loss in values("training", "loss", DEFAULT):
         return
     assert loss in EVIDENCE, (
         f"{loss!r} is in no measured run of tests/ground_truth or tests/new_runs: measure one "
@@ -129,18 +129,6 @@ def test_a_loss_was_compared(loss: str) -> None:
     )
     text = (ROOT / EVIDENCE[loss]).read_text(encoding="utf-8")
     assert f'"{loss}"' in text, f"{EVIDENCE[loss]} has no case of {loss!r}"
-
-
-@cache
-def _measured() -> frozenset[str]:
-    """The losses of all measured runs."""
-    found = set()
-    for folder in ("ground_truth", "new_runs"):
-        for path in (ROOT / "tests" / folder).glob("*.jsonl"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                training = (json.loads(line).get("config") or {}).get("training") or {}
-                found.add(training.get("loss", DEFAULT))
-    return frozenset(found)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

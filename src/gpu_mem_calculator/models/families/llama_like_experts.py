@@ -25,7 +25,6 @@ from .mlps import gated_mlp, routed_moe, router_biases, stacked_moe
 from .windows import Windows, patterned, same
 
 LOCAL: Fields = {"ffn_key": "intermediate_size", "counts": ("num_local_experts", "num_experts")}
-SIGMOID_WIDE: Fields = {**LOCAL, "router_impl": "sigmoid_wide"}
 FLOAT_SIGMOID: Fields = {"router_impl": "float_sigmoid"}  # dots.llm1
 # No expert of Mixtral and MiniMax-M2 is shared; a config must say how many dots.llm1 has.
 MIXTRAL: Fields = {**LOCAL, "router_impl": "softmax_wide", "jitter_key": "router_jitter_noise"}

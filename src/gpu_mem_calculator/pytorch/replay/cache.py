@@ -195,7 +195,8 @@ class AllocatorState:
         self.pools: list[list[int]] = [[] for _ in range(plan.num_pools)]  # free blocks
         self.starts: dict[int, int] = {}  # start address of a free block -> the block
         self.ends: dict[int, int] = {}  # its end address -> the block
-        self.tensors = [0] * len(plan.units)  # the block of each live tensor
+        # the block of each live tensor; C has its own
+        self.tensors = [] if self.in_c else [0] * len(plan.units)
         self.kept: set[int] = set()  # freed tensors whose blocks another CUDA stream still uses
         self.segments: dict[int, int] = {}  # segments from cudaMalloc: address -> units
         self.addresses = AddressSpace()
