@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from ....ledger.ledger import HEAD_GRADIENT, TIED, Entry, Ledger
 from ....ledger.num import Bytes, Num, holds, larger, sized, smaller
+from ....ledger.remember import remembered
 from ....ledger.units import MIB
 from ....models.arch.adapters import linears
-from ....models.arch.arch import Arch
+from ....models.arch.arch import Arch, Layer
 from ....pytorch.autograd.tape import Tape, Value
 from ....pytorch.autograd.walk import BlockWalk, Checkpoint, walk
 from ....pytorch.modelling.huggingface.head import head_walk
@@ -64,38 +65,50 @@ class Stage3Tape(Tape):
         return super().op(name, *ins, saves=(*saves, *more), **rest)
 
 
-def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
+def _group_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
+    """The walk of one layer of a group."""
+    whole: Checkpoint = "reentrant" if block.reentrant else "hooks"
+    checkpoint: Checkpoint = whole if block.recompute == FULL else ""
+    core = block.recompute == SELECTIVE
+    return _layer_walk(setting, block.layer, block.masked, core, checkpoint, grad)
+
+
+@remembered(256)
+def _layer_walk(
+    setting: BlockSetting,
+    layer: Layer,
+    masked: bool,
+    core: bool,
+    checkpoint: Checkpoint,
+    grad: bool,
+) -> BlockWalk:
     """The walk of one layer, as pytorch/modelling/huggingface/layer.py makes it, on a
-    `Stage3Tape`. GPT-2's
-    Conv1D calls addmm itself.
+    `Stage3Tape`. GPT-2's Conv1D calls addmm itself. `core`: core attention is recomputed.
     """
-    layer = block.layer
     tape = Stage3Tape(linear.name for linear in linears(layer) if not linear.transposed)
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
-    y = run_layer(tape, setting, x, layer, masked=block.masked)
+    y = run_layer(tape, setting, x, layer, masked=masked)
     tape.hold(x)
-    checkpoint: Checkpoint = "reentrant" if block.reentrant else "hooks"
-    return walk(
-        tape,
-        x,
-        y,
-        recompute_core=block.recompute == SELECTIVE,
-        checkpoint=checkpoint if block.recompute == FULL else "",
-    )
+    return walk(tape, x, y, recompute_core=core, checkpoint=checkpoint)
+
+
+@remembered(64)
+def _head_walk(setting: BlockSetting, arch: Arch, named: tuple[Bytes, ...]) -> BlockWalk:
+    """The walk of the head; its output projection saves its input, too."""
+    name = arch.head.name if arch.head is not None else "lm_head"
+    return head_walk(setting, arch, Stage3Tape((name,)), named)
 
 
 def stage3_walks(
     walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: LayerGroups
 ) -> StageWalks:
     """The walks of a frozen model whose projections save their inputs, the head's included."""
-    first = None if walks.first is None else _layer_walk(setting, blocks[0], grad=False)
-    layers = tuple(_layer_walk(setting, block, grad=True) for block in blocks)
-    name = arch.head.name if arch.head is not None else "lm_head"
+    first = None if walks.first is None else _group_walk(setting, blocks[0], grad=False)
+    layers = tuple(_group_walk(setting, block, grad=True) for block in blocks)
     before = walks.head.script
     named = tuple(before.sizes[tensor] for tensor in before.given)
-    head = head_walk(setting, arch, Stage3Tape((name,)), named)
-    return replace(walks, layers=layers, first=first, head=head)
+    return replace(walks, layers=layers, first=first, head=_head_walk(setting, arch, named))
 
 
 def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
