@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..advice.training.answers import TrainingAnswers, training_answers
+from ..advice.training.answers import OTHER_TOOLS, TrainingAnswers, training_answers
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from ..estimates.serving.infer_command import InferCommand
 from ..report.lines import Line
@@ -14,9 +17,13 @@ from ..report.remedy_lines import Commands
 from .export import check_export, export_estimate
 from .fit_check import check, save_run
 from .function import recorded_source, recorded_words
-from .output import screen_width, show, write
+from .output import screen_width, write
 from .run_source import RunSource
+from .screen import Screen
 from .shell_words import ShellWords
+
+if TYPE_CHECKING:
+    from ..advice.training.remedies import Remedy
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,12 +65,13 @@ def show_estimate(
         return serving_answer(args, estimate, _infer_command(args))
     if args.quiet:
         return check(args, estimate, _sentence(estimate, name))
-    answers = training_answers(estimate)
-    commands = shell.commands(estimate, answers.remedies)
-    asides = _recipe_notes(args, estimate)
     if args.format == "table":
-        show(training_text(args, estimate, answers, commands, notes, asides), args.output)
+        with Screen(args.output) as screen:
+            commands_of = partial(shell.commands, estimate)
+            screen.finish(training_lines(args, estimate, commands_of, screen, notes))
     else:
+        asides, answers = _recipe_notes(args, estimate), training_answers(estimate)
+        commands = shell.commands(estimate, answers.remedies)
         write(_render(args.format, estimate, answers, commands, (*notes, *asides[:1])), args.output)
     return check(args, estimate, _sentence(estimate, name)) if args.check else 0
 
@@ -87,13 +95,39 @@ def _infer_command(args: argparse.Namespace) -> InferCommand | None:
     return InferCommand(["--config", args.config], keys)
 
 
-def training_text(
+def training_lines(
+    args: argparse.Namespace,
+    estimate: Estimate,
+    commands_of: Callable[[Sequence[Remedy]], Commands],
+    screen: Screen,
+    notes: tuple[str, ...] = (),
+) -> list[Line]:
+    """The lines of an answer. The screen shows what is known of them, until everything is.
+
+    `commands_of` gives the commands of the run, and of the run with some remedies.
+    """
+    asides: tuple[str, ...] = ()
+
+    def text(answers: TrainingAnswers) -> list[Line]:
+        commands = commands_of(answers.remedies)
+        return _training_text(args, estimate, answers, commands, notes, asides)
+
+    def sketch(answers: TrainingAnswers) -> None:
+        screen.sketch(lambda: text(answers), answers.sought, last=args.long)
+
+    if _names_recipe(args):
+        sketch(TrainingAnswers(sought=OTHER_TOOLS))
+        asides = _recipe_notes(args, estimate)
+    return text(training_answers(estimate, sketch))
+
+
+def _training_text(
     args: argparse.Namespace,
     estimate: Estimate,
     answers: TrainingAnswers,
     commands: Commands,
     notes: tuple[str, ...],
-    asides: tuple[str, ...] = (),
+    asides: tuple[str, ...],
 ) -> list[Line]:
     """The short answer, or with --long the whole report; `asides` are shown in any case."""
     if args.long:
@@ -107,9 +141,14 @@ def training_text(
     return short_answer(estimate, answers, commands, notes, screen_width(args.output), asides)
 
 
+def _names_recipe(args: argparse.Namespace) -> bool:
+    """Whether the options name a recipe of adapters."""
+    return any(getattr(args, name, None) is not None for name in ("lora", "qlora", "recipe"))
+
+
 def _recipe_notes(args: argparse.Namespace, estimate: Estimate) -> tuple[str, ...]:
     """Whose recipe the options name, and what other tools need; empty where they name none."""
-    if all(getattr(args, name, None) is None for name in ("lora", "qlora", "recipe")):
+    if not _names_recipe(args):
         return ()
     from ..report.recipe_words import recipe_notes
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -17,9 +18,14 @@ from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
 from .fit_check import EXIT_CODES
-from .output import show, write
+from .output import write
 from .parser import option_keys
+from .screen import Screen
 from .together import Checked, several_data, several_lines, shared_gpus
+
+if TYPE_CHECKING:
+    from ..advice.training.remedies import Remedy
+    from ..report.remedy_lines import Commands
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
@@ -61,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError([*error.problems, *_late_options(args.launch)]) from None
     if len(readings) == 1 and readings[0].problems:
         raise InputError(readings[0].problems)
-    code = _report(args, [_check(args, one, given, machine) for one in readings])
+    with Screen(args.output, grows=len(readings) == 1) as screen:
+        checked = [_check(args, one, given, machine, screen) for one in readings]
+        code = _report(args, checked, screen)
     if args.run and code == EXIT_CODES[FITS]:
         from .start import become
 
@@ -83,7 +91,7 @@ def _severity(code: int) -> int:
     return (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT).index(code)
 
 
-def _report(args: argparse.Namespace, checked: Sequence[Checked]) -> int:
+def _report(args: argparse.Namespace, checked: Sequence[Checked], screen: Screen) -> int:
     """Report the answers; returns the worst exit code, also of what commands take together."""
     shared = shared_gpus(checked)
     codes = [*(one.code for one in checked), *(EXIT_CODES[gpu.verdict] for gpu in shared)]
@@ -96,7 +104,7 @@ def _report(args: argparse.Namespace, checked: Sequence[Checked]) -> int:
         data = alone.data if alone else several_data(checked, shared, code, word)
         write(to_json(data), args.output)
     else:
-        show(alone.lines if alone else [*several_lines(checked, shared, word)], args.output)
+        screen.finish(alone.lines if alone else [*several_lines(checked, shared, word)])
     for each in checked:
         begin = "" if each.code == BAD_INPUT else f"{WORDS[UNSURE]}: "
         begin += "" if alone else f"{each.reading.name}: "
@@ -105,7 +113,11 @@ def _report(args: argparse.Namespace, checked: Sequence[Checked]) -> int:
 
 
 def _check(
-    args: argparse.Namespace, reading: Reading, given: Mapping[str, Any], machine: Mapping[str, Any]
+    args: argparse.Namespace,
+    reading: Reading,
+    given: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    screen: Screen,
 ) -> Checked:
     """The answer for one reading."""
     from ..estimates.calculator import full_estimate, with_other_cards
@@ -136,7 +148,7 @@ def _check(
     if args.format != "json":
         from ..report.reading import reading_lines
 
-        lines = [*_answer(args, estimate), *reading_lines(reading, result)]
+        lines = [*_answer(args, estimate, screen), *reading_lines(reading, result)]
     return Checked(
         reading=reading,
         code=code,
@@ -211,7 +223,7 @@ def _cannot_tell(reading: Reading, problems: Sequence[str]) -> Checked:
     )
 
 
-def _answer(args: argparse.Namespace, estimate: Any) -> list[Any]:
+def _answer(args: argparse.Namespace, estimate: Any, screen: Screen) -> list[Any]:
     """The short answer of `calculate` or `infer`, or with --long the whole report."""
     if estimate.served:
         from ..advice.serving.answers import answers
@@ -222,21 +234,20 @@ def _answer(args: argparse.Namespace, estimate: Any) -> list[Any]:
         from .serving import serving_text
 
         return serving_text(args, estimate, found, asked)
-    from ..advice.training.answers import training_answers
-    from ..report.remedy_lines import Commands
-    from .calculate import training_text
+    from .calculate import training_lines
 
-    found_answers = training_answers(estimate)
-    commands = Commands(
-        _words(args),
-        _words(args, "--long"),
-        [
-            _words(args, *(word for one in remedy.settings for word in ("--set", one)))
-            for remedy in found_answers.remedies
-        ],
-        _words(args, "--long"),
-    )
-    return training_text(args, estimate, found_answers, commands, ())
+    return training_lines(args, estimate, partial(_commands, args), screen)
+
+
+def _commands(args: argparse.Namespace, remedies: Sequence[Remedy]) -> Commands:
+    """The same command, and the command with each remedy."""
+    from ..report.remedy_lines import Commands
+
+    changed = [
+        _words(args, *(word for one in remedy.settings for word in ("--set", one)))
+        for remedy in remedies
+    ]
+    return Commands(_words(args), _words(args, "--long"), changed, _words(args, "--long"))
 
 
 def _words(args: argparse.Namespace, *more: str) -> list[str]:

@@ -29,7 +29,7 @@ FILE_OPTIONS = ("output", "record", "snapshot", "picture", "save_run")
 def show(lines: Sequence[Line], output: str | None = None) -> None:
     """Write formatted lines: plain to a file or a pipe, in colour to a terminal."""
     if output is None and wants_colour(sys.stdout):
-        _write_stdout(colour_text(lines))
+        write_stdout(colour_text(lines))
     else:
         write(plain(lines), output)
 
@@ -85,10 +85,10 @@ def write(text: str, output: str | None = None, option: str = "--output") -> Non
         write_file(output, text.encode("utf-8"), option)
         print_to_stderr(f"wrote {output}", begins="")
     else:
-        _write_stdout(printable(text, kept="\n\t") if sys.stdout.isatty() else text)
+        write_stdout(printable(text, kept="\n\t") if sys.stdout.isatty() else text)
 
 
-def _write_stdout(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write to stdout in its encoding; a closed pipe is no error."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")

@@ -32,3 +32,16 @@ def die_on_interrupt() -> None:
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+
+def erase_on_interrupt(code: str) -> None:
+    """Write an escape code to the terminal before Ctrl-C ends this process at once."""
+    import _signal
+
+    def end(number: int, _: object) -> None:
+        os.write(sys.stdout.fileno(), code.encode())
+        _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.SIG_DFL:
+        _signal.signal(_signal.SIGINT, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..advice.training.answers import TrainingAnswers
+from ..advice.training.answers import REMEDIES, TrainingAnswers
 from ..estimates.calculator import Estimate
 from .headline import asked_words, verdict
 from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, part_row, wrap_lines
@@ -31,9 +31,10 @@ def short_answer(
     asides: Sequence[str] = (),
 ) -> list[Line]:
     """The answer in at most 22 lines of 80 columns; notes: what was chosen for the user; asides:
-    sentences that are shown in any case.
+    sentences that are shown in any case. Without what is still looked for.
     """
-    longest = longest_sequence_words(estimate, answers.longest_sequence)
+    known = answers.sought in ("", REMEDIES)
+    longest = longest_sequence_words(estimate, answers.longest_sequence) if known else ""
     blocks = [
         [
             *verdict(estimate, width),

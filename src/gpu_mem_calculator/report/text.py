@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..advice.training.answers import TrainingAnswers
+from ..advice.training.answers import LONGEST, OTHER_TOOLS, TrainingAnswers
 from ..estimates.calculator import Estimate
 from ..run.cuda.runtimes import in_words_of
 from .headline import basis, headline, remarks, verdict
@@ -19,9 +19,13 @@ from .steps import stage_table, step_picture
 def text_report(
     estimate: Estimate, answers: TrainingAnswers, commands: Commands, notes: Sequence[str] = ()
 ) -> Iterator[Line]:
-    """The lines of the report; notes: what was chosen for the user."""
+    """The lines of the report, up to what is still looked for; notes: what was chosen for the
+    user.
+    """
     yield from verdict(estimate)
     yield from map(line, failure_words(estimate.result))
+    if answers.sought == OTHER_TOOLS:  # it is one of the notes
+        return
     yield line()
     yield from headline(estimate)
     for note in notes:
@@ -35,11 +39,14 @@ def text_report(
     yield from _numbers(estimate)
     yield from basis(estimate)
     yield from remarks(estimate)
+    if answers.sought == LONGEST:
+        return
     longest = longest_sequence_words(estimate, answers.longest_sequence)
     yield from [line(longest)] if longest else []
     for remedy, words in zip(answers.remedies, commands.remedies, strict=True):
         yield from remedy_lines(remedy, words)
-    yield from command("details: ", ["gpu-mem-calc", *commands.explain])
+    if not answers.sought:
+        yield from command("details: ", ["gpu-mem-calc", *commands.explain])
 
 
 def _numbers(estimate: Estimate) -> Iterator[Line]:

@@ -7,7 +7,7 @@ their weight, and those that the ledger leaves open are replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 
 from msgspec import Struct
@@ -60,16 +60,21 @@ class SingleChange(Struct, frozen=True):
     heights: tuple[int, ...]
 
 
-def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> list[Remedy]:
+def remedies(
+    estimate: Estimate,
+    longest: int | None = None,
+    report: Callable[[list[Remedy]], None] = lambda _: None,
+    most: int = 2,
+) -> list[Remedy]:
     """Up to `most` sets of changes with which a run fits; none where it fits as it is.
 
     Changes that give the same training are tried first, then another engine, more GPUs or an
     adapter, then the `longest` sequence that fits, and last everything that helps, on a larger card
-    if need be.
+    if need be. `report` gets those that are found so far, each time that there is another one.
     """
     if estimate.result.figures_fit or estimate.served:
         return []
-    search = RemedySearch(full_estimate(estimate.result.run, replay=False), most)
+    search = RemedySearch(full_estimate(estimate.result.run, replay=False), most, report)
     if verdict_by_ledger(search.estimate.result) != SHORT:
         search.try_set((EXPANDABLE,))
     search.extend(savings(search.estimate))
@@ -82,7 +87,8 @@ def remedies(estimate: Estimate, longest: int | None = None, most: int = 2) -> l
         search.try_set((shorter_sequence(search.estimate, longest),))
     if all(map(_adapts, search.found)):
         changes = last_resort(search.estimate)
-        search.found += [search.remedy(changes)] if changes else []
+        if changes:
+            search.add(changes)
     return search.found
 
 
@@ -93,8 +99,10 @@ class RemedySearch:
     - found: the remedies so far; failed: the settings that were tried and do not fit
     """
 
-    def __init__(self, estimate: Estimate, most: int) -> None:
-        self.estimate, self.most = estimate, most
+    def __init__(
+        self, estimate: Estimate, most: int, report: Callable[[list[Remedy]], None]
+    ) -> None:
+        self.estimate, self.most, self.report = estimate, most, report
         self.has = estimate.result.gpu_memory_bytes
         self.heights = phase_heights(estimate)
         self.singles: list[SingleChange] = []
@@ -185,12 +193,17 @@ class RemedySearch:
             word = FITS if surely_fits(changed) else UNSURE
             self.replays += word == UNSURE
         if word == FITS:
-            self.found.append(self.remedy(changes))
+            self.add(changes)
         else:
             self.failed.add(settings)
         return word
 
-    def remedy(self, changes: tuple[Candidate, ...]) -> Remedy:
+    def add(self, changes: tuple[Candidate, ...]) -> None:
+        """Add some changes to the remedies that are found."""
+        self.found.append(self._remedy(changes))
+        self.report(list(self.found))
+
+    def _remedy(self, changes: tuple[Candidate, ...]) -> Remedy:
         """The remedy of some changes."""
         settings = merged_settings(changes)
         changed = self._changed(settings)
