@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import structures
 from gpu_mem_calculator.advice.planner.training.memory import highest_stage
 from gpu_mem_calculator.advice.planner.training.search import at_sizes, search
+from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.advice.planner.training.structures import Structure
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.ledger.units import gib

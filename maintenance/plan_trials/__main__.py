@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import best_plans, structures
+from gpu_mem_calculator.advice.planner.training.best import Trials, try_best
 from gpu_mem_calculator.advice.planner.training.search import search
+from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.runfile.text.errors import InputError
 
 LOCAL = {
@@ -49,7 +50,9 @@ def main(out: str) -> int:
             asked = question(row)
             try:
                 found = search(list(structures(asked)), asked.sequences)
-                plans = best_plans(asked, found, lambda text, part: None, wanted=1)
+                trials = Trials(asked)
+                try_best(trials, found, lambda text, part: None, wanted=1)
+                plans = trials.plans()
             except InputError as error:
                 print(number, row, error, flush=True)
                 continue

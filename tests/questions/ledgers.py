@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import base_file, structures
 from gpu_mem_calculator.advice.planner.training.search import Evaluated, evaluate
+from gpu_mem_calculator.advice.planner.training.space import base_file, structures
 from gpu_mem_calculator.advice.planner.training.structures import Structure, run_file
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.remember import forget

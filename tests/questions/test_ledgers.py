@@ -9,8 +9,8 @@ import pytest
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
 from gpu_mem_calculator.advice.planner.training.axes import COUNT_EMBEDDING
-from gpu_mem_calculator.advice.planner.training.best import structures
 from gpu_mem_calculator.advice.planner.training.search import evaluate
+from gpu_mem_calculator.advice.planner.training.space import structures
 from tests.questions.laws import Checks
 from tests.questions.ledgers import ARRAYS, array_laws, ask_many, single
 from tests.questions.tally import lines

@@ -32,6 +32,7 @@ from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError
 from ..tools.read import read
 from . import stage_replay
+from .figures import Figures
 from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
@@ -151,17 +152,31 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     resolved = resolve(file)
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved)
+    figures = training_figures(resolved, replay=replay)
+    stage, busiest, ledgers = figures.replayed, figures.busiest, figures.ledgers
+    if stage is not None:
+        rounded = with_block_rounding(ledgers[busiest], stage)
+        ledgers = (*ledgers[:busiest], rounded, *ledgers[busiest + 1 :])
+    result = memory_result(file, replace(figures, ledgers=ledgers))
+    return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
+
+
+def training_figures(resolved: ResolvedRun, *, replay: bool = True) -> Figures:
+    """The figures of a training run that decide whether it fits."""
     ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
     stage = stage_replay.replay_stage(resolved, busiest, ledgers[busiest]) if replay else None
     if stage is not None:
         peaks[busiest] = stage.allocated_bytes
-        rounded = with_block_rounding(ledgers[busiest], stage)
-        ledgers = (*ledgers[:busiest], rounded, *ledgers[busiest + 1 :])
-    outside = sum(size for _, size, _ in resolved.outside_torch)
-    result = memory_result(file, resolved, ledgers, peaks, busiest, stage, outside)
-    return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
+    return Figures(
+        resolved=resolved,
+        ledgers=ledgers,
+        peaks=peaks,
+        busiest=busiest,
+        replayed=stage,
+        outside=sum(size for _, size, _ in resolved.outside_torch),
+    )
 
 
 def with_other_cards(estimate: Estimate) -> Estimate:
@@ -255,7 +270,15 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     stage = min(range(len(served)), key=lambda i: _limiting_rank_first(served[i]))
     limiting = served[stage]
     outside = sum(size for _, size, _ in limiting.outside)
-    result = memory_result(file, resolved, ledgers, peaks, stage, None, outside)
+    figures = Figures(
+        resolved=resolved,
+        ledgers=ledgers,
+        peaks=peaks,
+        busiest=stage,
+        replayed=None,
+        outside=outside,
+    )
+    result = memory_result(file, figures)
     serving = serving_result(limiting, resolved.model.address, served, resolved.run)
     taken, has = peaks[stage] + outside, result.gpu_memory_bytes
     word = serving_verdict(serving, has, taken)

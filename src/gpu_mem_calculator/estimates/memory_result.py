@@ -11,19 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import (
-    ACT,
-    CACHE,
-    CPU,
-    GRAD,
-    NVME,
-    OPTIM,
-    PARAM,
-    RANK_0,
-    UNIFIED,
-    Instant,
-    Ledger,
-)
+from ..ledger.ledger import ACT, CACHE, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
 from ..ledger.units import GIB, gib
 from ..models.arch.adapters import total_adapter_parameters
 from ..pytorch.replay.allocator import ReplayPhase
@@ -45,15 +33,8 @@ from ..runfile.config import RunFile
 from ..runfile.read import as_dict
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .bounds import bounded, bounded_verdict
-from .fit_verdict import (
-    FITS,
-    SHORT,
-    UNSURE,
-    clear_verdict,
-    gap_warning,
-    headroom_bytes,
-    replay_verdict,
-)
+from .figures import Figures
+from .fit_verdict import FITS, SHORT, gap_warning
 from .result import MemoryBreakdown, MemoryResult, OutOfMemory, PhaseResult, StageResult, StepResult
 from .stage_replay import StageReplay
 from .verdict_words import summary
@@ -120,47 +101,19 @@ COMMON_HOST = 16 * GIB  # host RAM of a GPU in a small machine, such as g5.xlarg
 STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
 
 
-def memory_result(
-    file: RunFile,
-    resolved: ResolvedRun,
-    ledgers: tuple[Ledger, ...],
-    peaks: list[int],
-    busiest: int,
-    replayed: StageReplay | None,
-    outside: int,
-) -> MemoryResult:
-    """The result of a run.
-
-    - ledgers, peaks: of each pipeline stage; peaks in bytes
-    - busiest: the stage whose figures are reported
-    - replayed: its replay; None where only the ledger was computed
-    - outside: bytes outside torch on one GPU
-    """
+def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
+    """The result of a run."""
+    resolved, replayed = figures.resolved, figures.replayed
     run, hardware = resolved.run, resolved.hardware
+    ledgers, busiest, outside = figures.ledgers, figures.busiest, figures.outside
     ledger = ledgers[busiest]
-    unified = int(ledger.peak(UNIFIED))
     highest = [one.peak_instant(phases=STEP) for one in ledgers]
     peak = highest[busiest]
-    allocated = peaks[busiest] if replayed is None else replayed.allocated_bytes
-    needs = None if replayed is None else replayed.needs_bytes
-    margin = None if replayed is None else replayed.margin_bytes
-    card = (allocated if needs is None else needs) + (margin or 0) + outside
-    has = hardware.memory_bytes
+    card, has, word, starts = figures.card, hardware.memory_bytes, figures.verdict, figures.starts
     reserved = 0 if replayed is None else replayed.reserved_bytes
-    on_card = None if replayed is None else _on_card(replayed, has - outside, unified)
-    taken = (on_card or reserved) + outside + unified
-    evicted = max(taken - has, 0) if on_card else 0  # of paged states, to the host
-    starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
-    if replayed is None:
-        word = clear_verdict(card, max(allocated, *starts, 0) + outside, has)
-        gap, beyond = "", has - card
-    else:
-        word = replay_verdict(replayed, has - outside)
-        gap = gap_warning(word, replayed, has - outside, outside)
-        beyond = min(has - card, -1) if word == UNSURE else has - card
-    _, libraries, _ = resolved.host_libraries
-    host = _host_bytes(ledgers, hardware.gpus_per_node)
-    host += (libraries + evicted) * hardware.gpus_per_node
+    gap = "" if replayed is None else gap_warning(word, replayed, has - outside, outside)
+    taken = (figures.on_card or reserved) + outside + figures.unified
+    host = figures.host_bytes_per_node
     disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
     result = MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
@@ -168,16 +121,16 @@ def memory_result(
         cpu_memory_gb=host / GIB,
         fits_on_gpu=word == FITS,
         verdict=word,
-        headroom_bytes=headroom_bytes(word, beyond),
+        headroom_bytes=figures.headroom,
         memory_utilization_percent=100 * card / has,
         breakdown=_breakdown(ledger, peak, card),
-        allocated_bytes=allocated,
+        allocated_bytes=figures.allocated,
         startup_bytes=max(starts, default=None) if replayed is None else replayed.startup_bytes,
         reserved_bytes=reserved or None,
-        needs_bytes=needs,
-        margin_bytes=margin,
-        reserved_on_card_bytes=on_card,
-        device_bytes=None if replayed is None else taken - evicted,
+        needs_bytes=figures.needs,
+        margin_bytes=figures.margin,
+        reserved_on_card_bytes=figures.on_card,
+        device_bytes=None if replayed is None else taken - figures.evicted,
         outside_torch_bytes=outside,
         gpu_memory_bytes=has,
         host_bytes_per_node=host,
@@ -187,7 +140,7 @@ def memory_result(
         num_parameters=_parameters(run),
         trainable_parameters=_trainable(resolved),
         busiest_stage=busiest,
-        stages=_stages(resolved, highest, peaks),
+        stages=_stages(resolved, highest, figures.peaks),
         timeline=_timeline(ledger),
         assumed=list(resolved.assumed),
         warnings=[*resolved.warnings, *filter(None, [gap])],
@@ -197,17 +150,6 @@ def memory_result(
         decisive=[*resolved.decisive, *_host_words(host, hardware.gpus_per_node)],
     )
     return with_limits(result, resolved.limits, run)
-
-
-def _on_card(replayed: StageReplay, most: int, unified: int) -> int | None:
-    """Bytes that torch reserves on a card with `most` bytes for it and for paged states; None where
-    it does not survive.
-
-    Pages of managed memory (`unified` bytes) take what is left: those that find no room stay on the
-    host, and cudaMalloc evicts them (CUDA C++ programming guide, unified memory, oversubscription).
-    """
-    beside = replayed.reserved_under(most - unified)
-    return beside if beside is not None or not unified else replayed.reserved_under(most)
 
 
 def _host_words(host: int, ranks: int) -> list[str]:
@@ -258,29 +200,25 @@ def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
     )
 
 
-def _host_bytes(ledgers: tuple[Ledger, ...], gpus: int) -> int:
-    """The highest bytes on the host of a node with `gpus` ranks, of which one may be rank 0."""
-    highest = 0
-    for ledger in ledgers:
-        every, first = ledger.heights(CPU), ledger.heights(RANK_0)
-        highest = max(highest, *(int(every[name]) * gpus + int(first[name]) for name in every))
-    return highest
-
-
 def _highest_bytes(ledgers: tuple[Ledger, ...], place: str) -> int:
     """The highest bytes of any stage in a place other than the GPU."""
     return max(int(ledger.peak(place)) for ledger in ledgers)
 
 
 def _stages(resolved: ResolvedRun, highest: list[Instant], peaks: list[int]) -> list[StageResult]:
-    run, engine = resolved.run, resolved.engine
-    layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
+    layers = stage_layers(resolved)
     return [
         StageResult(
             stage=i, num_layers=layers[i], allocated_bytes=peaks[i], peak_phase=instant.title
         )
         for i, instant in enumerate(highest)
     ]
+
+
+def stage_layers(resolved: ResolvedRun) -> Sequence[int]:
+    """The layers of each pipeline stage."""
+    run, engine = resolved.run, resolved.engine
+    return engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
 
 
 def _timeline(ledger: Ledger) -> list[dict[str, Any]]:

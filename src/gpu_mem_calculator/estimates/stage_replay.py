@@ -20,7 +20,7 @@ from ..pytorch.replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..training.step.stream import allocation_stream
-from .margin import Margin, WithMargin, margin_of
+from .margin import Margin, WithMargin, margin_bytes, margin_of
 
 MICRO_BATCHES = 4
 """At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
@@ -63,6 +63,12 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
         """
         usual = max(self.search.needs_bytes(), self.allocated_bytes)
         return usual if self._tight is None else min(usual, self._tight.needs_bytes())
+
+    @property
+    def least_card_bytes(self) -> int:
+        """At least this is what it needs with its margin; known without a search."""
+        least = self.allocated_bytes if self._tight is None else 0
+        return least + margin_bytes(self.margin, least, self.reserved_bytes)
 
     def survives(self, cap: int) -> bool:
         """Whether the stage gets through when torch may take at most `cap` bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import structures
+from gpu_mem_calculator.advice.planner.training.space import structures
 
 TP = "parallelism.tensor_parallel_size"
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import structures
 from gpu_mem_calculator.advice.planner.training.search import Found, search
+from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.step import step_seconds

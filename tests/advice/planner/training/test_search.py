@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import structures
 from gpu_mem_calculator.advice.planner.training.memory import highest_stage
 from gpu_mem_calculator.advice.planner.training.search import at_sizes, evaluate
+from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.advice.planner.training.structures import Structure
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.timing.training.step import step_seconds

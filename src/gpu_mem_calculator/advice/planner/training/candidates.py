@@ -13,7 +13,7 @@ from ....runfile.text.errors import InputError
 from ....tools.read import read
 from ..answers.plans import Plan, Plans, SearchedSpace, pareto_front
 from ..serving.candidates import rank_servers
-from .full import full_plan
+from .full import full_plan, tried_run
 from .reasons import compared
 
 SECTIONS = ("program", "training", "parallelism", "engine", "hardware", "model")
@@ -32,7 +32,9 @@ def rank_candidates(
         raise InputError("--candidates are training runs or servers, not both; rank them apart")
     settings = differing_keys(runs)
     plans = [
-        full_plan(run, {key: _value(run, key) for key in settings}, price=price, tokens=tokens)
+        full_plan(
+            tried_run(run, {key: _value(run, key) for key in settings}), price=price, tokens=tokens
+        )
         for run in runs
     ]
     order = sorted(plans, key=_rank_first)

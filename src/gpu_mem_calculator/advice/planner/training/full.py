@@ -5,63 +5,93 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....estimates.calculator import Estimate, full_estimate
+from msgspec import Struct
+
+from ....estimates.calculator import training_figures
+from ....estimates.figures import Figures
 from ....estimates.machine import machine_of
+from ....estimates.memory_result import memory_result, stage_layers
+from ....runfile.config import RunFile
+from ....runfile.resolve.resolve_training import resolve_training
+from ....runfile.resolve.resolved_run import ResolvedRun
 from ....timing.training.flops import mfu, model_flops
 from ....timing.training.step import step_seconds
 from ....timing.training.step_seconds import PARTS
+from ....tools.read import read
 from ..answers.plans import Plan, PlanSeconds, PlanStage
 
 HOUR = 3600
 
 
-def full_plan(
-    run: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    *,
-    price: float | None = None,
-    tokens: int | None = None,
-) -> Plan:
-    """The plan of a run file; `settings` are the keys by which it is named."""
-    estimate = full_estimate(dict(run))
-    result, seconds = estimate.result, plan_seconds(estimate)
-    gpus = estimate.resolved.hardware.num_gpus
-    rate = step_tokens(estimate) / seconds.estimate
+class Tried(Struct, frozen=True, kw_only=True):
+    """A run that was replayed: `settings` are the keys by which it is named."""
+
+    run: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    file: RunFile
+    figures: Figures
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits with replay and margin."""
+        return self.figures.fit
+
+
+def tried_run(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Tried:
+    """A run file, replayed."""
+    file = read(dict(run))
+    figures = training_figures(resolve_training(file))
+    return Tried(run=run, settings=settings, file=file, figures=figures)
+
+
+def full_plan(tried: Tried, *, price: float | None = None, tokens: int | None = None) -> Plan:
+    """The plan of a run."""
+    figures = tried.figures
+    resolved = figures.resolved
+    seconds, gpus = plan_seconds(resolved), resolved.hardware.num_gpus
+    rate = step_tokens(resolved) / seconds.estimate
     hours = None if tokens is None else tokens / rate * gpus / HOUR
     return Plan(
         rank=0,
-        run=dict(run),
-        settings=dict(settings),
-        needs_bytes=result.needs_bytes or result.allocated_bytes,
-        allocated_bytes=result.allocated_bytes,
-        margin_bytes=result.margin_bytes or 0,
-        headroom_bytes=result.headroom_bytes,
-        fits_on_gpu=result.figures_fit,
-        open=[str(one) for one in result.limits if one.adds_bytes != 0],
+        run=dict(tried.run),
+        settings=dict(tried.settings),
+        needs_bytes=figures.needs or figures.allocated,
+        allocated_bytes=figures.allocated,
+        margin_bytes=figures.margin or 0,
+        headroom_bytes=figures.headroom,
+        fits_on_gpu=figures.fit,
+        open=_open(tried),
         step_seconds=seconds,
         tokens_per_second=rate,
-        mfu=_mfu(estimate, seconds.estimate),
-        host_bytes_per_node=result.host_bytes_per_node,
+        mfu=_mfu(resolved, seconds.estimate),
+        host_bytes_per_node=figures.host_bytes_per_node,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
         stages=[
-            PlanStage(
-                stage=stage.stage, layers=stage.num_layers, allocated_bytes=stage.allocated_bytes
+            PlanStage(stage=stage, layers=layers, allocated_bytes=peak)
+            for stage, (layers, peak) in enumerate(
+                zip(stage_layers(resolved), figures.peaks, strict=True)
             )
-            for stage in result.stages
         ],
     )
 
 
-def step_tokens(estimate: Estimate) -> int:
+def _open(tried: Tried) -> list[str]:
+    """What is not modelled and could add to what a run needs."""
+    if not tried.figures.resolved.limits:
+        return []
+    limits = memory_result(tried.file, tried.figures).limits
+    return [str(one) for one in limits if one.adds_bytes != 0]
+
+
+def step_tokens(resolved: ResolvedRun) -> int:
     """Tokens of one step over all GPUs."""
-    run = estimate.resolved.run
+    run = resolved.run
     return int(run.batch) * int(run.micro_batches) * int(run.mesh.dp) * int(run.seq)
 
 
-def plan_seconds(estimate: Estimate) -> PlanSeconds:
-    """The time of a step of an estimated run."""
-    resolved = estimate.resolved
+def plan_seconds(resolved: ResolvedRun) -> PlanSeconds:
+    """The time of a step of a run."""
     time = step_seconds(resolved.run, resolved.engine.name, machine_of(resolved.hardware))
     return PlanSeconds(
         estimate=float(time.estimate),
@@ -71,9 +101,9 @@ def plan_seconds(estimate: Estimate) -> PlanSeconds:
     )
 
 
-def _mfu(estimate: Estimate, seconds: float) -> float:
+def _mfu(resolved: ResolvedRun, seconds: float) -> float:
     """Model FLOPs over the dense peak of the cards in the dtype of the arithmetic."""
-    run, hardware = estimate.resolved.run, estimate.resolved.hardware
+    run, hardware = resolved.run, resolved.hardware
     peak = machine_of(hardware).peak[run.precision.partition("_")[0]]  # of the arithmetic's dtype
-    flops = model_flops(run.arch, step_tokens(estimate), int(run.seq), frozen=run.frozen)
+    flops = model_flops(run.arch, step_tokens(resolved), int(run.seq), frozen=run.frozen)
     return float(mfu(flops, seconds, hardware.num_gpus, peak))

@@ -1,0 +1,83 @@
+"""The smallest changes of a question with which a set-up would fit, where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from ....run.run import DEFAULT_OPTIMIZER
+from ....runfile.text.errors import InputError
+from ....training.optimizers import OPTIMIZERS
+from ..answers.plans import SmallestChange
+from ..answers.question import PlanQuestion
+from .search import Found, search
+from .space import structures
+
+MOST_DOUBLINGS = 6
+
+
+def smallest_changes(question: PlanQuestion, found: Found) -> list[SmallestChange]:
+    """Changes with which a set-up fits by its ledger; each is the least of its kind that does."""
+    if found.smallest is None:
+        return []
+    least = found.smallest.total_bytes
+    changes = []
+    for ladder in (_more_gpus(question), _shorter(question), _smaller_states(question)):
+        for change, other in ladder:
+            smaller = _smallest(other)
+            if smaller is not None and smaller <= _card_bytes(found):
+                changes.append(SmallestChange(change=change, saves_bytes=least - smaller))
+                break
+    needed = {"hardware.gpu_memory_bytes": least}
+    return [*changes, SmallestChange(change=needed, saves_bytes=0)]
+
+
+def _card_bytes(found: Found) -> int:
+    assert found.smallest is not None
+    return found.smallest.structure.resolved.hardware.memory_bytes
+
+
+def _smallest(question: PlanQuestion) -> int | None:
+    """Bytes of the set-up that takes least; None where the question has none."""
+    try:
+        found = search(list(structures(question)), question.sequences)
+    except InputError:
+        return None
+    return None if found.smallest is None else found.smallest.total_bytes
+
+
+Changed = Iterator[tuple[dict[str, Any], PlanQuestion]]
+
+
+def _more_gpus(question: PlanQuestion) -> Changed:
+    """Twice, four times ... as many GPUs, with a sequence for each of them at least."""
+    count, batch = int(question.hardware["num_gpus"]), question.sequences
+    for doubling in range(1, MOST_DOUBLINGS + 1):
+        gpus = count << doubling
+        hardware = {k: v for k, v in question.hardware.items() if k != "num_nodes"}
+        yield (
+            {"hardware.num_gpus": gpus},
+            replace(
+                question, hardware={**hardware, "num_gpus": gpus}, global_batch=max(batch, gpus)
+            ),
+        )
+
+
+def _shorter(question: PlanQuestion) -> Changed:
+    """Half, a quarter ... of the sequence."""
+    seq = question.seq_len or 0
+    for halving in range(1, MOST_DOUBLINGS + 1):
+        if seq >> halving >= 256:
+            shorter = seq >> halving
+            yield {"training.seq_len": shorter}, replace(question, seq_len=shorter)
+
+
+def _smaller_states(question: PlanQuestion) -> Changed:
+    """8-bit states of the optimizer, else an adapter."""
+    for change in (
+        {"training.optimizer": OPTIMIZERS[DEFAULT_OPTIMIZER].narrow},
+        {"training.lora": {"r": 16}, "training.precision": "bf16_pure"},
+    ):
+        yield change, replace(question, fix={**question.fix, **change})

@@ -1,0 +1,129 @@
+"""The figures that decide whether a run fits, each computed when it is asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec import Struct
+
+from ..ledger.ledger import CPU, RANK_0, UNIFIED, Ledger
+from ..run.phases import STARTUP
+from ..runfile.resolve.resolved_run import ResolvedRun
+from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
+from .stage_replay import StageReplay
+
+
+class Figures(Struct, frozen=True, kw_only=True, dict=True):
+    """A run's figures, those of its busiest stage.
+
+    - ledgers, peaks: of each pipeline stage; peaks in bytes
+    - busiest: the stage whose figures these are
+    - replayed: its replay; None where only the ledger was computed
+    - outside: bytes outside torch on one GPU
+    """
+
+    resolved: ResolvedRun
+    ledgers: tuple[Ledger, ...]
+    peaks: list[int]
+    busiest: int
+    replayed: StageReplay | None
+    outside: int
+
+    @property
+    def cap(self) -> int:
+        """Bytes that torch may take."""
+        return self.resolved.hardware.memory_bytes - self.outside
+
+    @property
+    def allocated(self) -> int:
+        """The peak of the steps."""
+        return self.peaks[self.busiest] if self.replayed is None else self.replayed.allocated_bytes
+
+    @property
+    def needs(self) -> int | None:
+        """The least bytes that torch must be able to take; None without a replay."""
+        return None if self.replayed is None else self.replayed.needs_bytes
+
+    @property
+    def margin(self) -> int | None:
+        """Bytes beyond them with which the run is certain to survive; None without a replay."""
+        return None if self.replayed is None else self.replayed.margin_bytes
+
+    @property
+    def card(self) -> int:
+        """Bytes that a card must have."""
+        needs = self.needs
+        return (self.allocated if needs is None else needs) + (self.margin or 0) + self.outside
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The busiest stage's bytes at each instant of start-up, by its ledger."""
+        ledger = self.ledgers[self.busiest]
+        return [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
+
+    @cached_property
+    def verdict(self) -> str:
+        """The verdict without what is not modelled."""
+        if self.replayed is not None:
+            return replay_verdict(self.replayed, self.cap)
+        highest = max(self.allocated, *self.starts, 0) + self.outside
+        return clear_verdict(self.card, highest, self.resolved.hardware.memory_bytes)
+
+    @property
+    def headroom(self) -> int:
+        """Bytes that the card has beyond what it must have."""
+        word, beyond = self.verdict, self.resolved.hardware.memory_bytes - self.card
+        if word == UNSURE and self.replayed is not None:
+            beyond = min(beyond, -1)
+        return headroom_bytes(word, beyond)
+
+    @property
+    def fit(self) -> bool:
+        """Whether what is modelled fits."""
+        if self.replayed is None:
+            return self.verdict != SHORT and self.headroom >= 0
+        return self.replayed.least_card_bytes <= self.cap and self.verdict == FITS
+
+    @cached_property
+    def unified(self) -> int:
+        """Bytes of paged states."""
+        return int(self.ledgers[self.busiest].peak(UNIFIED))
+
+    @cached_property
+    def on_card(self) -> int | None:
+        """Bytes that torch reserves on the card; None without a replay, or where it does not
+        survive.
+
+        Pages of managed memory take what is left: those that find no room stay on the host, and
+        cudaMalloc evicts them (CUDA C++ programming guide, unified memory, oversubscription).
+        """
+        if self.replayed is None:
+            return None
+        beside = self.replayed.reserved_under(self.cap - self.unified)
+        if beside is not None or not self.unified:
+            return beside
+        return self.replayed.reserved_under(self.cap)
+
+    @property
+    def evicted(self) -> int:
+        """Bytes of paged states that find no room on the card, and go to the host."""
+        if not self.unified or not self.on_card:
+            return 0
+        taken = self.on_card + self.outside + self.unified
+        return max(taken - self.resolved.hardware.memory_bytes, 0)
+
+    @property
+    def host_bytes_per_node(self) -> int:
+        """Host memory of a node, of whose ranks one may be rank 0."""
+        ranks = self.resolved.hardware.gpus_per_node
+        _, libraries, _ = self.resolved.host_libraries
+        return _host_bytes(self.ledgers, ranks) + (libraries + self.evicted) * ranks
+
+
+def _host_bytes(ledgers: tuple[Ledger, ...], ranks: int) -> int:
+    """The highest bytes on the host of a node with `ranks` ranks."""
+    highest = 0
+    for ledger in ledgers:
+        every, first = ledger.heights(CPU), ledger.heights(RANK_0)
+        highest = max(highest, *(int(every[name]) * ranks + int(first[name]) for name in every))
+    return highest
