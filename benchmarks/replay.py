@@ -62,7 +62,7 @@ def repeated(stream: AllocationStream, times: int) -> AllocationStream:
     alive = set(range(count)) - {~event for event in stream.events if event < 0}
     once = [*stream.events, *(~tensor for tensor in sorted(alive))]
     events = [e + i * count if e >= 0 else e - i * count for i in range(times) for e in once]
-    return AllocationStream(stream.sizes * times, events)
+    return AllocationStream.of(stream.sizes * times, events)
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ class Maker(NamedTuple):
 
 def made(sizes: list[int], events: list[int], conf: str = "", **rest: Any) -> dict[str, Any]:
     """The snapshot of a stream whose tensors are all made at one line."""
-    stream = AllocationStream(sizes, events, **rest)
+    stream = AllocationStream.of(sizes, events, **rest)
     return snapshot(stream, [Maker()] * len(sizes), AllocatorSettings.parse(conf))
 
 
@@ -191,4 +191,4 @@ def test_the_viewer_reads_it(traced: RunTrace, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     """The folder does not exist."""
     with pytest.raises(InputError, match=r"--snapshot .* cannot be written"):
-        write_snapshot(str(tmp_path / "no" / "run.pickle"), AllocationStream([], []), [])
+        write_snapshot(str(tmp_path / "no" / "run.pickle"), AllocationStream.of([], []), [])

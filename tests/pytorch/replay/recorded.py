@@ -55,7 +55,7 @@ def load(name: str) -> tuple[AllocationStream, dict[str, Run]]:
     for back in data["events"]:
         events.append(~(tensors - back) if back else tensors)
         tensors += not back
-    stream = AllocationStream(
+    stream = AllocationStream.of(
         sizes=[data["sizes"][index] for index in data["tensors"]],
         events=events,
         streams=data["streams"],

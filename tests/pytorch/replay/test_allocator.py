@@ -22,7 +22,7 @@ def reserved(
 ) -> list[int]:
     """MiB reserved after each event. `fraction`: the cap is torch's memory fraction."""
     chosen = replace(AllocatorSettings.parse(conf), memory_fraction=fraction)
-    steps = history(AllocationStream([s * MIB for s in sizes], events), chosen, cap)
+    steps = history(AllocationStream.of([s * MIB for s in sizes], events), chosen, cap)
     return [step // MIB for _, step in steps]
 
 
@@ -44,13 +44,13 @@ def test_a_large_block_is_split_when_over_1_mib_is_left() -> None:
 
 def test_a_rest_that_is_not_split_off_counts_as_allocated() -> None:
     """A request of 29 MiB that gets a block of 30 counts as 30."""
-    stream = AllocationStream([30 * MIB, 29 * MIB], [0, ~0, 1])
+    stream = AllocationStream.of([30 * MIB, 29 * MIB], [0, ~0, 1])
     assert history(stream)[-1] == (30 * MIB, 30 * MIB)
 
 
 def test_small_blocks_share_a_segment_to_the_last_512_bytes() -> None:
     """4096 blocks of 512 bytes fill 2 MiB; the next one needs another segment."""
-    stream = AllocationStream([512] * 4097, list(range(4097)))
+    stream = AllocationStream.of([512] * 4097, list(range(4097)))
     steps = history(stream)
     assert (steps[4095][1], steps[4096][1]) == (2 * MIB, 4 * MIB)
 
@@ -73,13 +73,13 @@ def test_the_smallest_block_that_fits_is_used() -> None:
 
 def test_cuda_streams_do_not_share_blocks() -> None:
     """A block that was allocated on one CUDA stream does not serve another."""
-    stream = AllocationStream([30 * MIB, 30 * MIB], [0, ~0, 1], streams=[0, 7])
+    stream = AllocationStream.of([30 * MIB, 30 * MIB], [0, ~0, 1], streams=[0, 7])
     assert history(stream)[-1][1] == 60 * MIB
 
 
 def used(end: int, events: list[int], marks: list[tuple[int, str]]) -> int:
     """MiB reserved for two tensors of 30 MiB, the first of them used on CUDA stream 7."""
-    stream = AllocationStream([30 * MIB] * 2, events, marks=marks, uses=[(0, 7, end)])
+    stream = AllocationStream.of([30 * MIB] * 2, events, marks=marks, uses=[(0, 7, end)])
     return replay(stream).reserved_bytes // MIB
 
 
@@ -94,19 +94,21 @@ def test_a_block_used_on_another_cuda_stream_is_reused_when_that_is_done() -> No
 
 def test_blocks_that_wait_for_a_cuda_stream_are_not_allocated() -> None:
     """torch counts a block as freed from the call on."""
-    stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
+    stream = AllocationStream.of([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
     assert replay(stream).allocated_bytes == 30 * MIB
 
 
 def test_use_on_its_own_cuda_stream_delays_nothing() -> None:
     """`record_stream` with the CUDA stream that allocated the tensor does nothing."""
-    stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], streams=[7, 7], uses=[(0, 7, UNTIL_MARK)])
+    stream = AllocationStream.of(
+        [30 * MIB] * 2, [0, ~0, 1], streams=[7, 7], uses=[(0, 7, UNTIL_MARK)]
+    )
     assert replay(stream).reserved_bytes == 30 * MIB
 
 
 def test_at_the_cap_the_allocator_waits_for_all_cuda_streams() -> None:
     """Then blocks that waited for one are free."""
-    stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
+    stream = AllocationStream.of([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
     footprint = replay(stream, cap=50 * MIB)
     assert (footprint.retries, footprint.failed_at, footprint.reserved_bytes) == (1, None, 30 * MIB)
 
@@ -118,7 +120,7 @@ def test_at_the_cap_free_segments_are_released() -> None:
 
 def test_a_segment_in_use_is_not_released() -> None:
     """A split segment with a live block stays, and the run fails where that is too much."""
-    stream = AllocationStream([s * MIB for s in (60, 30, 60)], [0, ~0, 1, 2])
+    stream = AllocationStream.of([s * MIB for s in (60, 30, 60)], [0, ~0, 1, 2])
     footprint = replay(stream, cap=100 * MIB)
     assert footprint.failed_at == 3
     assert footprint.retries == 1
@@ -141,13 +143,13 @@ def test_oversize_blocks_are_not_split() -> None:
 def test_rounding_of_oversize_blocks_is_a_setting() -> None:
     """`max_non_split_rounding_mb:40` lets 30 MiB have a block of 60 whole."""
     conf = "max_split_size_mb:20,max_non_split_rounding_mb:40"
-    stream = AllocationStream([60 * MIB, 30 * MIB], [0, ~0, 1])
+    stream = AllocationStream.of([60 * MIB, 30 * MIB], [0, ~0, 1])
     assert history(stream, AllocatorSettings.parse(conf))[-1] == (60 * MIB, 60 * MIB)
 
 
 def test_at_the_cap_oversize_blocks_are_released_first() -> None:
     """One oversize block that is enough is released; the others stay cached, without a retry."""
-    stream = AllocationStream([s * MIB for s in (100, 60, 30)], [0, 1, ~0, ~1, 2])
+    stream = AllocationStream.of([s * MIB for s in (100, 60, 30)], [0, 1, ~0, ~1, 2])
     footprint = replay(stream, AllocatorSettings.parse("max_split_size_mb:20"), cap=170 * MIB)
     steps = reserved([100, 60, 30], [0, 1, ~0, ~1, 2], "max_split_size_mb:20", 170 * MIB)
     assert (steps[-1], footprint.retries) == (130, 0)
@@ -178,7 +180,7 @@ def test_the_size_of_shared_segments_is_a_setting() -> None:
 
 def test_phases_have_the_numbers_of_torchs_statistics() -> None:
     """At each mark: the peak since the last, bytes allocated, and the peak of reserved bytes."""
-    stream = AllocationStream(
+    stream = AllocationStream.of(
         [30 * MIB, 20 * MIB], [0, 1, ~1, ~0], marks=[(1, "model"), (3, "fwd"), (4, "bwd")]
     )
     footprint = replay(stream)
@@ -192,7 +194,7 @@ def test_phases_have_the_numbers_of_torchs_statistics() -> None:
 
 def test_tensors_without_bytes_are_skipped() -> None:
     """torch requests nothing for an empty tensor."""
-    stream = AllocationStream([0, 30 * MIB, 0], [0, 1, 2, ~0, ~2, ~1], marks=[(3, "fwd")])
+    stream = AllocationStream.of([0, 30 * MIB, 0], [0, 1, 2, ~0, ~2, ~1], marks=[(3, "fwd")])
     footprint = replay(stream)
     assert (footprint.allocated_bytes, footprint.reserved_bytes) == (30 * MIB, 30 * MIB)
     assert footprint.phases["fwd"].start_next_bytes == 30 * MIB
@@ -201,10 +203,10 @@ def test_tensors_without_bytes_are_skipped() -> None:
 
 def test_an_empty_stream_takes_nothing() -> None:
     """An empty stream has an empty footprint."""
-    assert replay(AllocationStream([], [])) == Footprint(0, 0, {})
+    assert replay(AllocationStream.of([], [])) == Footprint(0, 0, {})
 
 
 @pytest.mark.parametrize("cap", [0, 10 * MIB])
 def test_a_cap_below_the_first_request_fails_at_once(cap: int) -> None:
     """`failed_at` is the event that could not be served."""
-    assert replay(AllocationStream([30 * MIB], [0]), cap=cap).failed_at == 0
+    assert replay(AllocationStream.of([30 * MIB], [0]), cap=cap).failed_at == 0

@@ -12,8 +12,8 @@ def test_segments_that_are_not_in_use_are_released() -> None:
     """40 MiB are freed and released, so 60 more do not come on top of them."""
     events = [0, ~0, 1]
     marks = [(3, "end")]
-    cached = replay(AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks))
+    cached = replay(AllocationStream.of(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks))
     emptied = replay(
-        AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks, empties=[2])
+        AllocationStream.of(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks, empties=[2])
     )
     assert (cached.reserved_bytes, emptied.reserved_bytes) == (100 * MIB, 60 * MIB)

@@ -17,7 +17,7 @@ def reserved(
     sizes: list[int], events: list[int], cap: int | None = None, streams: list[int] | None = None
 ) -> list[int]:
     """MiB reserved after each event."""
-    stream = AllocationStream([s * MIB for s in sizes], events, streams=streams or [])
+    stream = AllocationStream.of([s * MIB for s in sizes], events, streams=streams or [])
     return [step // MIB for _, step in history(stream, EXPANDABLE, cap)]
 
 
@@ -38,7 +38,7 @@ def test_a_free_end_is_extended() -> None:
 
 def test_blocks_are_split_to_the_last_512_bytes() -> None:
     """Every rest is split off, so allocated bytes are the requested ones."""
-    stream = AllocationStream([40 * MIB, 40 * MIB - 512], [0, ~0, 1])
+    stream = AllocationStream.of([40 * MIB, 40 * MIB - 512], [0, ~0, 1])
     assert history(stream, EXPANDABLE)[-1] == (40 * MIB - 512, 40 * MIB)
 
 
@@ -66,7 +66,9 @@ def test_a_page_in_use_is_not_unmapped() -> None:
     sizes, events = [10, 40, 10, 60], [0, 1, 2, ~1, 3]
     assert reserved(sizes, events, cap=100 * MIB)[-1] == 100
     assert (
-        replay(AllocationStream([s * MIB for s in sizes], events), EXPANDABLE, 98 * MIB).failed_at
+        replay(
+            AllocationStream.of([s * MIB for s in sizes], events), EXPANDABLE, 98 * MIB
+        ).failed_at
         == 4
     )
 
@@ -75,7 +77,7 @@ def test_the_last_page_may_exceed_a_memory_fraction() -> None:
     """torch checks the request against its fraction, and then maps whole pages; a card has none
     beyond its memory.
     """
-    stream = AllocationStream([50 * MIB], [0])
+    stream = AllocationStream.of([50 * MIB], [0])
     fraction = replace(EXPANDABLE, memory_fraction=True)
     assert history(stream, fraction, 50 * MIB) == [(50 * MIB, 60 * MIB)]
     assert history(stream, EXPANDABLE, 50 * MIB) == []
@@ -83,7 +85,7 @@ def test_the_last_page_may_exceed_a_memory_fraction() -> None:
 
 def test_only_the_pages_that_are_missing_have_to_fit() -> None:
     """Of 50 MiB after a free end of 40, 20 are mapped; a memory fraction counts all 50."""
-    stream = AllocationStream([30 * MIB, 50 * MIB], [0, ~0, 1])
+    stream = AllocationStream.of([30 * MIB, 50 * MIB], [0, ~0, 1])
     assert history(stream, EXPANDABLE, 60 * MIB)[-1] == (50 * MIB, 60 * MIB)
     assert replay(stream, EXPANDABLE, 60 * MIB).retries == 0
     assert replay(stream, replace(EXPANDABLE, memory_fraction=True), 60 * MIB).retries == 1
@@ -97,12 +99,12 @@ def test_advice_says_what_it_saves() -> None:
         first = len(sizes)
         sizes += [size * MIB, (size - 60) * MIB]
         events += [first, ~first, first + 1]
-    text = advise(AllocationStream(sizes, events))
+    text = advise(AllocationStream.of(sizes, events))
     assert text == "`expandable_segments:True` lets this run survive in 0.6 instead of 0.9 GiB"
 
 
 def test_no_advice_where_nothing_is_saved() -> None:
     """A run that saves nothing, or has the setting already, gets no advice."""
-    stream = AllocationStream([100 * MIB], [0])
+    stream = AllocationStream.of([100 * MIB], [0])
     assert advise(stream) == ""
     assert advise(stream, EXPANDABLE) == ""

@@ -45,7 +45,7 @@ def streams(draw: st.DrawFn) -> AllocationStream:
     ends = [draw(st.one_of(st.just(UNTIL_MARK), st.integers(0, len(events)))) for _ in used]
     uses = [(tensor, 5, end) for tensor, end in zip(used, ends, strict=True)]
     marks = [(len(events) // 2, "half"), (len(events), "end")]
-    return AllocationStream(sizes, events, streams=cuda_streams, marks=marks, uses=uses)
+    return AllocationStream.of(sizes, events, streams=cuda_streams, marks=marks, uses=uses)
 
 
 class ForgetfulSearch(NeedsSearch):
@@ -63,7 +63,7 @@ def freed(stream: AllocationStream) -> AllocationStream:
     """The same stream, after which every live tensor is freed."""
     alive = set(stream.events) - {~event for event in stream.events if event < 0}
     rest = [~tensor for tensor in sorted(t for t in alive if t >= 0)]
-    return AllocationStream(
+    return AllocationStream.of(
         stream.sizes, [*stream.events, *rest], streams=stream.streams, uses=stream.uses
     )
 
@@ -99,7 +99,7 @@ def test_when_everything_is_freed_reaching_the_cap_releases_everything(
     """Merging leaves whole segments, so a request as large as the cap fits after their release."""
     whole = freed(stream)
     last = len(whole.sizes)
-    big = AllocationStream(
+    big = AllocationStream.of(
         [*whole.sizes, 2**40], [*whole.events, last], streams=[*whole.streams, 0], uses=whole.uses
     )
     assert history(big, cap=2**40)[-1] == (2**40, 2**40)
@@ -186,7 +186,7 @@ def test_a_run_that_survives_below_and_dies_above_needs_more() -> None:
     """With 120 MiB a released segment makes space; with 121 to 139 it is kept until too late."""
     sizes = [60, 40, 20, 60, 20, 60]
     events = [0, 1, ~0, 2, 3, ~1, 4, 5]
-    stream = AllocationStream([size * MIB for size in sizes], events)
+    stream = AllocationStream.of([size * MIB for size in sizes], events)
     most = replay(stream).reserved_bytes
     outcomes = [
         replay(stream, cap=cap).failed_at is None for cap in range(100 * MIB, most + 1, 2 * MIB)
@@ -211,19 +211,19 @@ def test_the_search_continues_to_the_footprint_without_a_cap(
 
 def test_an_empty_stream_needs_nothing() -> None:
     """A stream without events needs 0 bytes."""
-    assert needs_bytes(AllocationStream([], [])) == 0
+    assert needs_bytes(AllocationStream.of([], [])) == 0
 
 
 def test_a_run_whose_cache_can_be_released_needs_only_its_live_tensors() -> None:
     """Whole free segments are released when the next one does not fit."""
-    stream = AllocationStream([100 * MIB, 120 * MIB], [0, ~0, 1])
+    stream = AllocationStream.of([100 * MIB, 120 * MIB], [0, ~0, 1])
     assert replay(stream).reserved_bytes == 220 * MIB
     assert needs_bytes(stream) == pytest.approx(120 * MIB, rel=0.002)
 
 
 def test_fragments_that_stay_are_needed() -> None:
     """A segment with a block in use cannot be released, so the run needs it and the next one."""
-    stream = AllocationStream([s * MIB for s in (100, 20, 100)], [0, ~0, 1, 2])
+    stream = AllocationStream.of([s * MIB for s in (100, 20, 100)], [0, ~0, 1, 2])
     assert needs_bytes(stream) == pytest.approx(200 * MIB, rel=0.002)
 
 
@@ -264,7 +264,7 @@ def test_tensors_that_grow_with_every_batch() -> None:
     one, batches = 1280 * MIB, 1500
     sizes = [one * (batch + 1) for batch in range(batches)]
     events = [event for batch in range(1, batches) for event in (batch, ~(batch - 1))]
-    stream = AllocationStream(sizes, [0, *events], marks=[(2 * batches - 1, "end")])
+    stream = AllocationStream.of(sizes, [0, *events], marks=[(2 * batches - 1, "end")])
     peak = sizes[-1] + sizes[-2]
     search = NeedsSearch(stream, AllocatorSettings())
     assert search.unlimited.phases["end"].peak_bytes == peak

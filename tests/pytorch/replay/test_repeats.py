@@ -24,23 +24,23 @@ def steps(draw: st.DrawFn) -> AllocationStream:
     order = draw(st.permutations(range(len(step))))
     late = draw(st.sets(st.integers(0, len(step) - 1), max_size=3))
     inside = [draw(st.integers(0, 2)) for _ in step]
-    stream = AllocationStream(sizes=list(weights), events=list(range(len(weights))))
+    stream = AllocationStream.of(sizes=list(weights), events=list(range(len(weights))))
     stream.marks.append((len(weights), "startup"))
     before: list[int] = []
     for number in range(draw(st.integers(2, 6))):
         first = len(stream.sizes)
-        stream.sizes += step
+        stream.sizes.extend(step)
         waiting = [first + i for i in order if i not in late]
         for i in range(len(step)):
             stream.events.append(first + i)
             if i == len(step) // 2:
-                stream.events += [~tensor for tensor in before]
+                stream.events.extend(~tensor for tensor in before)
             for _ in range(inside[i]):
                 born = [tensor for tensor in waiting if tensor <= first + i]
                 if born:
                     waiting.remove(born[0])
                     stream.events.append(~born[0])
-        stream.events += [~tensor for tensor in waiting]
+        stream.events.extend(~tensor for tensor in waiting)
         before = [first + i for i in sorted(late)]
         stream.marks.append((len(stream.events), f"step {number}"))
     return stream
@@ -64,9 +64,9 @@ def test_skipping_changes_nothing(stream: AllocationStream, conf: str, cap: int 
 
 def test_a_step_that_repeats_is_skipped() -> None:
     """The second step finds the blocks of the first, so later ones are not replayed."""
-    stream = AllocationStream(sizes=[30 * MIB] * 12, events=[])
+    stream = AllocationStream.of(sizes=[30 * MIB] * 12, events=[])
     for step in range(6):
-        stream.events += [2 * step, 2 * step + 1, ~(2 * step), ~(2 * step + 1)]
+        stream.events.extend((2 * step, 2 * step + 1, ~(2 * step), ~(2 * step + 1)))
         stream.marks.append((len(stream.events), f"step {step}"))
     run = ReplayRun(ReplayPlan(stream, AllocatorSettings()))
     assert run.finish()
@@ -78,9 +78,9 @@ def test_a_step_that_repeats_is_skipped() -> None:
 
 def test_expandable_segments_come_and_go_without_end() -> None:
     """Each step's segment is released whole; addresses of released ones are used again."""
-    stream = AllocationStream(sizes=[30 * MIB] * 600, events=[])
+    stream = AllocationStream.of(sizes=[30 * MIB] * 600, events=[])
     for step in range(600):
-        stream.events += [step, ~step]
+        stream.events.extend((step, ~step))
         stream.empties.append(len(stream.events))
     found = replay(stream, AllocatorSettings.parse("expandable_segments:True"))
     assert (found.failed_at, found.reserved_bytes) == (None, 40 * MIB)

@@ -35,7 +35,7 @@ def streams(draw: st.DrawFn) -> AllocationStream:
         for _ in range(draw(st.integers(0, 2))):
             if alive:
                 events.append(~alive.pop(draw(st.integers(0, len(alive) - 1))))
-    return AllocationStream(sizes, events, marks=[(0, "startup"), (len(events), "step")])
+    return AllocationStream.of(sizes, events, marks=[(0, "startup"), (len(events), "step")])
 
 
 @pytest.mark.parametrize("conf", CONFS)
@@ -52,7 +52,7 @@ def test_blocks_never_exceed_the_bound(conf: str, stream: AllocationStream) -> N
 
 
 def _slack(sizes: list[int], events: list[int], conf: str = "") -> int:
-    stream = AllocationStream(sizes, events, marks=[(0, "startup")])
+    stream = AllocationStream.of(sizes, events, marks=[(0, "startup")])
     return slack_bytes(stream, ReplayPlan(stream, AllocatorSettings.parse(conf)))
 
 
@@ -78,7 +78,7 @@ def test_only_blocks_alive_together_count() -> None:
 
 def test_blocks_of_start_up_count_while_alive() -> None:
     """Blocks that start-up leaves are alive in the steps; those that it frees are not."""
-    stream = AllocationStream([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
+    stream = AllocationStream.of([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
     assert slack_bytes(stream, ReplayPlan(stream, AllocatorSettings())) == 2 * 511
 
 

@@ -93,4 +93,4 @@ def test_a_block_may_return_its_input(output: int, kept: dict[int, list[int]]) -
     block = BlockEvents(sizes=(8, 4), entry=0, exit=output, forward=(1, ~1))
     writer.forward(BlockRun(block=3, script=block, forward=True))
     assert (writer.flow, writer.kept) == (0, kept)
-    assert writer.stream.events == [0, 2, ~2]
+    assert list(writer.stream.events) == [0, 2, ~2]

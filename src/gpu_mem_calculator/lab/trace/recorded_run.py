@@ -7,6 +7,7 @@ table that all layers read), its own part frees it instead, at the nearest point
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -150,7 +151,7 @@ class TensorEnds:
         return self.run.grads[part] == tensor
 
 
-def with_marks(events: list[int], marks: list[tuple[int, str]]) -> Items:
+def with_marks(events: Sequence[int], marks: list[tuple[int, str]]) -> Items:
     """Events and marks in the order in which they were recorded."""
     items: Items = []
     end = 0

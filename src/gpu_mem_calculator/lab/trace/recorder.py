@@ -122,7 +122,7 @@ class Recorder(TorchDispatchMode):
     def recorded(self) -> AllocationStream:
         """The stream so far, as the allocator would see it."""
         events, before = sums_in_place(self.events, self.sums)
-        return AllocationStream(
+        return AllocationStream.of(
             sizes=self.sizes,
             events=events,
             streams=self.streams,

@@ -68,7 +68,7 @@ class ReplayPlan:
         fraction = settings.memory_fraction
         self.collects = fraction and settings.garbage_collection_threshold > 0
         self.maps_pages = settings.expandable_segments and not fraction
-        self.events = stream.events
+        self.events = stream.events.tolist()
         rounded = {size: round_units(size, settings) for size in set(stream.sizes)}
         self.units = [rounded[size] for size in stream.sizes]
         self.wanted = [units << SHIFT for units in self.units]

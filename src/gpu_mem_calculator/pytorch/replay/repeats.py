@@ -86,7 +86,7 @@ class Repeats:
         events, before = stream.events[middle:end], stream.events[begin:middle]
         first = min((event for event in events if event >= 0), default=0)
         shift = first - min((event for event in before if event >= 0), default=0)
-        if events != [event + shift if event >= 0 else event - shift for event in before]:
+        if events.tolist() != [e + shift if e >= 0 else e - shift for e in before]:
             return None
         new = slice(first, max(events, default=first - 1) + 1)  # a phase may allocate nothing
         old = slice(first - shift, max(before, default=first - shift - 1) + 1)

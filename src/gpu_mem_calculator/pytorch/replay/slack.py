@@ -5,6 +5,8 @@ Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (round_size, should_split, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .plan import ReplayPlan
 from .rounding import ROUND_LARGE, UNIT
 from .stream import AllocationStream
@@ -35,7 +37,7 @@ def slack_at_start(stream: AllocationStream, plan: ReplayPlan) -> int:
     return sum(slack[event] if event >= 0 else -slack[~event] for event in events)
 
 
-def _tensor_slack(plan: ReplayPlan, sizes: list[int]) -> list[int]:
+def _tensor_slack(plan: ReplayPlan, sizes: Sequence[int]) -> list[int]:
     """The most bytes by which the block of each of the first tensors, of `sizes`, can exceed it.
 
     The request is rounded up to a block. A larger block is split unless the rest is at most

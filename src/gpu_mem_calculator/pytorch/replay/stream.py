@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
 from msgspec import Struct, field
 
 UNTIL_MARK = -1
@@ -11,6 +16,8 @@ the next mark."""
 
 class AllocationStream(Struct):
     """Allocations and frees of one process, in the order of the host's requests.
+
+    `sizes` and `events` are arrays of 64-bit integers, which a replay in C reads where they are.
 
     - `sizes`: bytes of tensor i (0: torch requests nothing from the allocator).
     - `events`: i >= 0 allocates tensor i; ~i (negative) frees it.
@@ -24,9 +31,14 @@ class AllocationStream(Struct):
       allocator waits for all CUDA streams because it runs out of memory.
     """
 
-    sizes: list[int]
-    events: list[int]
+    sizes: array[int] = field(default_factory=partial(array, "q"))
+    events: array[int] = field(default_factory=partial(array, "q"))
     streams: list[int] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
     uses: list[tuple[int, int, int]] = field(default_factory=list)
     empties: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, sizes: Iterable[int], events: Iterable[int], **rest: Any) -> AllocationStream:
+        """A stream of any integers."""
+        return cls(array("q", sizes), array("q", events), **rest)

@@ -143,9 +143,7 @@ def allocated_bytes(sizes: Iterable[int]) -> int:
 
 @remembered(64, always=True)
 def _replayed_bytes(sizes: tuple[int, ...]) -> int:
-    return replay(
-        AllocationStream(sizes=list(sizes), events=list(range(len(sizes))))
-    ).allocated_bytes
+    return replay(AllocationStream.of(sizes=sizes, events=range(len(sizes)))).allocated_bytes
 
 
 def rotary_shapes(arch: Arch, shard: ServerShard, positions: int) -> list[tuple[int, int]]:

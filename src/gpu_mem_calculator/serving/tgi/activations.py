@@ -190,7 +190,7 @@ def _stream(prefill: WarmupPrefill) -> AllocationStream:
     if prefill.copied:
         recorder.free(recorder.allocate(logits_bytes))
     recorder.free(logits)
-    return AllocationStream(sizes=recorder.sizes, events=recorder.events)
+    return AllocationStream.of(sizes=recorder.sizes, events=recorder.events)
 
 
 def _record_linear(recorder: StreamRecorder, size: int, parts: int) -> int:

@@ -59,7 +59,7 @@ def _load_tensor(recorder: StreamRecorder, group: list[tuple[ShardedParameter, i
 def _left_over(sizes: tuple[int, ...], events: tuple[int, ...]) -> int:
     """Replay the events, empty the cache, and subtract allocated from reserved bytes."""
     end = len(events)
-    stream = AllocationStream(sizes=[*sizes, 512], events=[*events, len(sizes)], empties=[end])
+    stream = AllocationStream.of(sizes=[*sizes, 512], events=[*events, len(sizes)], empties=[end])
     allocated, reserved = history(stream)[-1]
     return reserved - allocated
 

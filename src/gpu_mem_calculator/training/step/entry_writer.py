@@ -63,7 +63,7 @@ class EntryWriter:
     def __init__(self, ledger: Ledger) -> None:
         self.plays = {n: play for n, play in ledger.plays.items() if isinstance(play, BlockRun)}
         assert len(self.plays) == len(ledger.plays)
-        self.stream = AllocationStream(sizes=[], events=[])
+        self.stream = AllocationStream()
         self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]

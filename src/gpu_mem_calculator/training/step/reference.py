@@ -147,7 +147,7 @@ def _unused_bytes(run: Run, precision: Precision) -> int:
     if run.options.get("init_device") != "cpu":
         return 0
     sizes = [int(size) for size in base_tensors(run, precision)]
-    moved = replay(AllocationStream(sizes=sizes, events=list(range(len(sizes)))))
+    moved = replay(AllocationStream.of(sizes=sizes, events=range(len(sizes))))
     return moved.reserved_bytes - moved.allocated_bytes
 
 

@@ -11,7 +11,7 @@ copied. `tests/training/step/test_repeated_steps.py` compares with writing it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...ledger.ledger import LATER, MIDDLE, Ledger
@@ -150,7 +150,7 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     numbers = _next_numbers(events, stream.sizes, before.tensors, shift)
     if stream.uses or numbers is None or min(numbers, default=before.tensors) <= made_at_startup:
         return False  # with its first buckets, of start-up, freed, DDP keeps the next ones
-    stream.events += [event + shift if event >= 0 else ~numbers[~event] for event in events]
+    stream.events.extend([event + shift if event >= 0 else ~numbers[~event] for event in events])
     stream.sizes += stream.sizes[before.tensors :]
     ends = [end + later for end, _ in stream.marks[before.marks :]]
     stream.marks += zip(ends, titles, strict=True)
@@ -162,7 +162,7 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
 
 
 def _next_numbers(
-    events: list[int], sizes: list[int], first: int, shift: int
+    events: Sequence[int], sizes: Sequence[int], first: int, shift: int
 ) -> dict[int, int] | None:
     """For each tensor that a step frees, the number of the one that the next step frees in its
     place. The step numbers its tensors from `first` on, `shift` of them.
