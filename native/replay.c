@@ -1,5 +1,5 @@
-/* See replay.h. Source of the rules: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (malloc,
- * get_free_block, should_split, alloc_found_block, free_block, try_merge_blocks). */
+/* See replay.h. Source of the rules: torch 2.11 c10/cuda/CUDACachingAllocator.cpp; where a segment is
+ * placed: pytorch/replay/cache.py. Functions have the names of those in pytorch/replay. */
 
 #include "replay.h"
 
@@ -10,35 +10,415 @@
 #define GMC_SOURCE ""
 #endif
 
-typedef struct {
-    gmc_block *blocks; /* ordered by size, then by start */
-    int64_t count, room;
-} pool_t;
+enum { UNIT = 512, MIB = (1 << 20) / UNIT, CHUNK = 16, NONE = -1 };
+#define SMALL ((int64_t)MIB)
+#define SMALL_SEGMENT ((int64_t)2 * MIB)
+#define LEAST_OWN_SEGMENT ((int64_t)10 * MIB)
+#define PAGE ((int64_t)2 * MIB)
+#define SPREAD (PAGE + 1)
+#define SPAN ((int64_t)1 << 31)
+#define ADDRESSES ((int64_t)1 << 40)
+#define TOP ((int64_t)1 << 27)
+#define NEVER ((int64_t)1 << 62)
 
-typedef struct { /* address -> free block; open addressing, `key` -1 where empty */
-    int64_t *keys;
-    gmc_block *blocks;
-    int64_t mask, count;
-} table_t;
+static int64_t round_up(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* --- arrays that grow --- */
+
+typedef struct {
+    void *items;
+    int64_t count, room;
+} list_t;
+
+/* Room for one more item; its place, not counted yet. */
+static void *room_for_one(list_t *list, size_t size)
+{
+    if (list->count == list->room) {
+        int64_t room = list->room ? 2 * list->room : 64;
+        void *more = realloc(list->items, (size_t)room * size);
+        if (!more)
+            return NULL;
+        list->items = more;
+        list->room = room;
+    }
+    return (char *)list->items + (size_t)list->count * size;
+}
+
+static int list_insert(list_t *list, int64_t at, const void *item, size_t size)
+{
+    if (!room_for_one(list, size))
+        return 0;
+    char *place = (char *)list->items + (size_t)at * size;
+    memmove(place + size, place, (size_t)(list->count - at) * size);
+    memcpy(place, item, size);
+    list->count++;
+    return 1;
+}
+
+static void list_delete(list_t *list, int64_t at, size_t size)
+{
+    char *place = (char *)list->items + (size_t)at * size;
+    list->count--;
+    memmove(place, place + size, (size_t)(list->count - at) * size);
+}
+
+static int list_copy(list_t *to, const list_t *from, size_t size)
+{
+    to->count = from->count;
+    to->room = from->count + 16;
+    to->items = malloc((size_t)to->room * size);
+    if (to->items && from->count)
+        memcpy(to->items, from->items, (size_t)from->count * size);
+    return to->items != NULL;
+}
+
+/* --- the plan --- */
+
+enum { PAUSE = 2, EMPTY = 1, MARK = 0 }; /* at the same event, in this order */
+
+typedef struct {
+    int64_t at, kind, order;
+} stop_t;
+
+struct gmc_plan {
+    gmc_stream stream;
+    gmc_settings settings;
+    int64_t *units;
+    int32_t *pool; /* two for each CUDA stream: large (even) and small (odd) */
+    int64_t *until; /* the events after which a tensor's uses by other streams end; NULL: no uses */
+    stop_t *stops;
+    int64_t num_pools, num_stops;
+};
+
+static int bit_length(int64_t value)
+{
+    int bits = 0;
+    for (; value; value >>= 1)
+        bits++;
+    return bits;
+}
+
+static int64_t round_units(int64_t size, const gmc_settings *settings)
+{
+    if (size <= 0)
+        return 0;
+    int64_t interval = least(most(bit_length(size) - 21, 0), settings->intervals - 1);
+    int64_t divisions = settings->divisions[interval];
+    if (divisions > 1 && size > UNIT * divisions)
+        return round_up(size, (int64_t)1 << (bit_length(size) - bit_length(divisions))) / UNIT;
+    return round_up(size, UNIT) / UNIT;
+}
+
+static int by_place(const void *one, const void *other)
+{
+    const stop_t *a = one, *b = other;
+    if (a->at != b->at)
+        return a->at < b->at ? -1 : 1;
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* The uses of each tensor by CUDA streams other than its own; whether there was memory for them. */
+static int read_uses(gmc_plan *plan)
+{
+    const gmc_stream *stream = &plan->stream;
+    const int64_t *use = stream->use;
+    int64_t *freed = calloc((size_t)stream->tensors, sizeof *freed), others = 0;
+    plan->until = malloc((size_t)stream->tensors * sizeof *plan->until);
+    if (!plan->until || !freed) {
+        free(freed);
+        return 0;
+    }
+    for (int64_t i = 0; i < stream->tensors; i++)
+        plan->until[i] = NONE;
+    for (int64_t i = 0; i < stream->events; i++)
+        if (stream->event[i] < 0)
+            freed[~stream->event[i]] = i + 1;
+    for (int64_t i = 0; i < stream->uses; i++, use += 3) {
+        if (use[1] == (stream->streams ? stream->streams[use[0]] : 0))
+            continue;
+        int64_t end = use[2] < 0 ? NEVER - 1 : most(use[2], freed[use[0]]);
+        plan->until[use[0]] = most(plan->until[use[0]], end);
+        others++;
+    }
+    free(freed);
+    if (!others) {
+        free(plan->until);
+        plan->until = NULL;
+    }
+    return 1;
+}
+
+static int read_stops(gmc_plan *plan)
+{
+    const gmc_stream *stream = &plan->stream;
+    plan->stops = malloc((size_t)(stream->marks + stream->empties + stream->uses + 1) * sizeof *plan->stops);
+    if (!plan->stops)
+        return 0;
+    stop_t *next = plan->stops;
+    for (int64_t i = 0; i < stream->marks; i++)
+        *next++ = (stop_t){stream->mark[i], MARK, i};
+    for (int64_t i = 0; i < stream->empties; i++)
+        *next++ = (stop_t){stream->empty[i], EMPTY, i};
+    for (int64_t i = 0; plan->until && i < stream->uses; i++) {
+        int64_t end = plan->until[stream->use[3 * i]];
+        if (end >= 0 && end < NEVER - 1)
+            *next++ = (stop_t){end, PAUSE, i};
+    }
+    plan->num_stops = next - plan->stops;
+    qsort(plan->stops, (size_t)plan->num_stops, sizeof *plan->stops, by_place);
+    return 1;
+}
+
+/* The pools of the tensors, by the order of their CUDA streams' numbers. */
+static int read_pools(gmc_plan *plan)
+{
+    const gmc_stream *stream = &plan->stream;
+    list_t known = {NULL, 0, 0};
+    for (int64_t i = 0; stream->streams && i < stream->tensors; i++) {
+        int64_t *ids = known.items, at = 0;
+        while (at < known.count && ids[at] < stream->streams[i])
+            at++;
+        if ((at == known.count || ids[at] != stream->streams[i]) &&
+            !list_insert(&known, at, &stream->streams[i], sizeof *ids)) {
+            free(known.items);
+            return 0;
+        }
+    }
+    for (int64_t i = 0; i < stream->tensors; i++) {
+        const int64_t *ids = known.items;
+        int64_t at = 0;
+        while (stream->streams && ids[at] != stream->streams[i])
+            at++;
+        plan->pool[i] = (int32_t)(2 * at + (plan->units[i] <= SMALL));
+    }
+    plan->num_pools = 2 * most(known.count, 1);
+    free(known.items);
+    return 1;
+}
+
+static int is_whole(const gmc_stream *stream)
+{
+    for (int64_t i = 0; i < stream->events; i++) {
+        int64_t event = stream->event[i];
+        if ((event < 0 ? ~event : event) >= stream->tensors)
+            return 0;
+    }
+    for (int64_t i = 0; i < stream->uses; i++)
+        if (stream->use[3 * i] < 0 || stream->use[3 * i] >= stream->tensors)
+            return 0;
+    return 1;
+}
+
+gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings)
+{
+    gmc_plan *plan = calloc(1, sizeof *plan);
+    if (!plan || !is_whole(stream)) {
+        free(plan);
+        return NULL;
+    }
+    plan->stream = *stream;
+    plan->settings = *settings;
+    size_t tensors = (size_t)stream->tensors + 1;
+    plan->units = malloc(tensors * sizeof *plan->units);
+    plan->pool = malloc(tensors * sizeof *plan->pool);
+    int whole = plan->units && plan->pool;
+    int64_t last = NONE, rounded = 0;
+    for (int64_t i = 0; whole && i < stream->tensors; i++) {
+        if (stream->sizes[i] != last)
+            rounded = round_units(last = stream->sizes[i], settings);
+        plan->units[i] = rounded;
+    }
+    if (!whole || !read_pools(plan) || (stream->uses && !read_uses(plan)) || !read_stops(plan)) {
+        gmc_plan_close(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+void gmc_plan_close(gmc_plan *plan)
+{
+    if (!plan)
+        return;
+    free(plan->units);
+    free(plan->pool);
+    free(plan->until);
+    free(plan->stops);
+    free(plan);
+}
+
+static int64_t alive_after(const gmc_plan *plan, int64_t alive, int64_t event)
+{
+    return event < 0 ? alive - plan->units[~event] : alive + plan->units[event];
+}
+
+int64_t gmc_most_alive(const gmc_plan *plan)
+{
+    int64_t alive = 0, peak = 0;
+    for (int64_t i = 0; i < plan->stream.events; i++)
+        peak = most(peak, alive = alive_after(plan, alive, plan->stream.event[i]));
+    return peak;
+}
+
+int64_t gmc_first_beyond(const gmc_plan *plan, int64_t units)
+{
+    int64_t alive = 0, i = 0;
+    for (; i < plan->stream.events; i++)
+        if ((alive = alive_after(plan, alive, plan->stream.event[i])) > units)
+            break;
+    return i;
+}
+
+/* --- the state --- */
+
+typedef struct {
+    int64_t size, start, age; /* age: searches of the large pools when it was freed */
+    int32_t before, after;    /* the blocks next to it in its segment, or NONE */
+    int32_t pool;
+    int8_t is_free, is_mapped; /* not mapped: a range of an expandable segment without pages */
+} block_t;
+
+typedef struct { /* in a pool, ordered by size, then by start */
+    int64_t size, start;
+    int32_t block;
+} entry_t;
+
+typedef struct { /* pages of address space; of a chunk: how many segments it has */
+    int64_t start, pages, segments;
+} range_t;
 
 struct gmc_state {
     const gmc_plan *plan;
-    pool_t *pools;
-    table_t starts, ends; /* by the first address of a block, by the one after its last */
-    gmc_block *tensors;
-    gmc_block given; /* by the caller, for the request that waits; no size: none */
-    int64_t allocated, peak;
+    list_t blocks;                /* block_t; those without a use are linked from `unused` by `after` */
+    list_t *pools;                /* entry_t */
+    list_t *gaps;                 /* entry_t of ranges that are not mapped, by start */
+    list_t holes, chunks, rests;  /* range_t, by start */
+    list_t kept;                  /* freed tensors whose blocks another CUDA stream still uses */
+    int32_t *tensors;             /* the block of each live tensor */
+    int64_t *phases;
+    int64_t bottom, segments;     /* the lowest page that is taken; expandable segments so far */
+    int64_t lookups, stop;
+    int32_t unused;
+    int collects, elastic, waits, is_short; /* is_short: of memory of its own */
+    int64_t peak_before, peak_reserved_before; /* of earlier phases */
+    gmc_figures is;
 };
 
-/* --- a pool --- */
-
-static int64_t first_fit(const pool_t *pool, int64_t size, int64_t start)
+static block_t *block_of(const gmc_state *state, int32_t block)
 {
-    int64_t low = 0, high = pool->count;
+    return (block_t *)state->blocks.items + block;
+}
+
+static int32_t new_block(gmc_state *state, block_t block)
+{
+    int32_t number = state->unused;
+    if (number != NONE) {
+        state->unused = block_of(state, number)->after;
+    } else {
+        if (!room_for_one(&state->blocks, sizeof block)) {
+            state->is_short = 1;
+            return NONE;
+        }
+        number = (int32_t)state->blocks.count++;
+    }
+    *block_of(state, number) = block;
+    return number;
+}
+
+/* Takes a block out of its segment. */
+static void drop_block(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    if (block->before != NONE)
+        block_of(state, block->before)->after = block->after;
+    if (block->after != NONE)
+        block_of(state, block->after)->before = block->before;
+    block->after = state->unused;
+    state->unused = number;
+}
+
+/* A new block after `before`, which has become smaller. */
+static int32_t put_after(gmc_state *state, int32_t before, block_t block)
+{
+    block.before = before;
+    block.after = block_of(state, before)->after;
+    int32_t number = new_block(state, block);
+    if (number != NONE) {
+        block_of(state, before)->after = number;
+        if (block.after != NONE)
+            block_of(state, block.after)->before = number;
+    }
+    return number;
+}
+
+static int64_t first_fit(const list_t *pool, int64_t size, int64_t start)
+{
+    const entry_t *entries = pool->items;
+    int64_t low = 0, count = pool->count;
+    while (count > 0) {
+        int64_t half = count / 2;
+        const entry_t *entry = entries + low + half;
+        if (entry->size < size || (entry->size == size && entry->start < start)) {
+            low += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return low;
+}
+
+static void insert(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    list_t *pool = &state->pools[block->pool];
+    entry_t entry = {block->size, block->start, number};
+    block->is_free = 1;
+    block->age = state->lookups;
+    if (!list_insert(pool, first_fit(pool, block->size, block->start), &entry, sizeof entry))
+        state->is_short = 1;
+}
+
+static void take_out(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    list_t *pool = &state->pools[block->pool];
+    block->is_free = 0;
+    list_delete(pool, first_fit(pool, block->size, block->start), sizeof(entry_t));
+}
+
+/* Adds a free block to its pool, merged with those next to it; its number afterwards. */
+static int32_t insert_merged(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    int32_t before = block->before, after = block->after;
+    if (before != NONE && block_of(state, before)->is_free) {
+        take_out(state, before);
+        block_of(state, before)->size += block->size;
+        drop_block(state, number);
+        number = before;
+    }
+    if (after != NONE && block_of(state, after)->is_free) {
+        take_out(state, after);
+        block_of(state, number)->size += block_of(state, after)->size;
+        drop_block(state, after);
+    }
+    insert(state, number);
+    return number;
+}
+
+/* --- where segments are placed --- */
+
+static int64_t place_of(const list_t *ranges, int64_t start)
+{
+    const range_t *range = ranges->items;
+    int64_t low = 0, high = ranges->count;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        const gmc_block *block = &pool->blocks[middle];
-        if (block->size < size || (block->size == size && block->start < start))
+        if (range[middle].start < start)
             low = middle + 1;
         else
             high = middle;
@@ -46,207 +426,489 @@ static int64_t first_fit(const pool_t *pool, int64_t size, int64_t start)
     return low;
 }
 
-static int pool_insert(pool_t *pool, gmc_block block)
+static void add_range(gmc_state *state, list_t *ranges, range_t range)
 {
-    if (pool->count == pool->room) {
-        int64_t room = pool->room ? 2 * pool->room : 64;
-        gmc_block *more = realloc(pool->blocks, (size_t)room * sizeof *more);
-        if (!more)
-            return 0;
-        pool->blocks = more;
-        pool->room = room;
-    }
-    int64_t at = first_fit(pool, block.size, block.start);
-    memmove(pool->blocks + at + 1, pool->blocks + at, (size_t)(pool->count - at) * sizeof block);
-    pool->blocks[at] = block;
-    pool->count++;
-    return 1;
+    if (!list_insert(ranges, place_of(ranges, range.start), &range, sizeof range))
+        state->is_short = 1;
 }
 
-static void pool_delete(pool_t *pool, int64_t at)
-{
-    pool->count--;
-    memmove(pool->blocks + at, pool->blocks + at + 1,
-            (size_t)(pool->count - at) * sizeof *pool->blocks);
-}
+static void delete_range(list_t *ranges, int64_t at) { list_delete(ranges, at, sizeof(range_t)); }
 
-/* --- a table of addresses --- */
-
-static int64_t slot_of(const table_t *table, int64_t key)
+static int64_t new_chunk(gmc_state *state, int64_t pages)
 {
-    int64_t slot = (int64_t)(((uint64_t)key * 0x9E3779B97F4A7C15u) >> 20) & table->mask;
-    while (table->keys[slot] != -1 && table->keys[slot] != key)
-        slot = (slot + 1) & table->mask;
-    return slot;
-}
-
-static int table_open(table_t *table, int64_t room)
-{
-    table->keys = malloc((size_t)room * sizeof *table->keys);
-    table->blocks = malloc((size_t)room * sizeof *table->blocks);
-    table->mask = room - 1;
-    table->count = 0;
-    if (!table->keys || !table->blocks)
-        return 0;
-    memset(table->keys, 0xff, (size_t)room * sizeof *table->keys);
-    return 1;
-}
-
-static void table_close(table_t *table)
-{
-    free(table->keys);
-    free(table->blocks);
-}
-
-static int table_grow(table_t *table)
-{
-    table_t larger;
-    if (!table_open(&larger, 2 * (table->mask + 1))) {
-        table_close(&larger);
-        return 0;
-    }
-    for (int64_t i = 0; i <= table->mask; i++) {
-        if (table->keys[i] != -1) {
-            int64_t slot = slot_of(&larger, table->keys[i]);
-            larger.keys[slot] = table->keys[i];
-            larger.blocks[slot] = table->blocks[i];
+    range_t *holes = state->holes.items;
+    for (int64_t i = state->holes.count - 1; i >= 0; i--) {
+        if (holes[i].pages >= pages) {
+            int64_t start = holes[i].start + holes[i].pages - pages;
+            holes[i].pages -= pages;
+            if (!holes[i].pages)
+                delete_range(&state->holes, i);
+            return start;
         }
     }
-    larger.count = table->count;
-    table_close(table);
-    *table = larger;
-    return 1;
+    return state->bottom -= pages;
 }
 
-static int table_set(table_t *table, int64_t key, gmc_block block)
+/* The chunk of an address. */
+static int64_t chunk_at(const gmc_state *state, int64_t start)
 {
-    if (2 * table->count > table->mask && !table_grow(table))
-        return 0;
-    int64_t slot = slot_of(table, key);
-    table->count += table->keys[slot] == -1;
-    table->keys[slot] = key;
-    table->blocks[slot] = block;
-    return 1;
+    return place_of(&state->chunks, start + 1) - 1;
 }
 
-static const gmc_block *table_get(const table_t *table, int64_t key)
+static int64_t take_pages(gmc_state *state, int64_t pages)
 {
-    int64_t slot = slot_of(table, key);
-    return table->keys[slot] == -1 ? NULL : &table->blocks[slot];
+    range_t *rests = state->rests.items;
+    int64_t at = 0;
+    while (at < state->rests.count && rests[at].pages < pages)
+        at++;
+    if (at < state->rests.count) {
+        int64_t start = rests[at].start;
+        ((range_t *)state->chunks.items)[chunk_at(state, start)].segments++;
+        rests[at].start += pages;
+        rests[at].pages -= pages;
+        if (!rests[at].pages)
+            delete_range(&state->rests, at);
+        return start;
+    }
+    int64_t whole = round_up(pages, CHUNK), start = new_chunk(state, whole);
+    add_range(state, &state->chunks, (range_t){start, whole, 1});
+    if (whole > pages)
+        add_range(state, &state->rests, (range_t){start + pages, whole - pages, 0});
+    return start;
 }
 
-static void table_delete(table_t *table, int64_t key)
+/* Adds a range, merged with those next to it within the bounds of `within`. */
+static void add_merged(gmc_state *state, list_t *ranges, range_t range, range_t within)
 {
-    int64_t hole = slot_of(table, key);
-    if (table->keys[hole] == -1)
+    int64_t at = place_of(ranges, range.start), end = within.start + within.pages;
+    range_t *all = ranges->items;
+    if (at < ranges->count && all[at].start == range.start + range.pages && all[at].start < end) {
+        range.pages += all[at].pages;
+        delete_range(ranges, at);
+    }
+    if (at && all[at - 1].start + all[at - 1].pages == range.start && range.start > within.start) {
+        all[at - 1].pages += range.pages;
         return;
-    table->count--;
-    for (int64_t slot = (hole + 1) & table->mask;; slot = (slot + 1) & table->mask) {
-        if (table->keys[slot] == -1)
+    }
+    add_range(state, ranges, range);
+}
+
+static void give_back_pages(gmc_state *state, int64_t start, int64_t pages)
+{
+    int64_t at = chunk_at(state, start);
+    range_t *chunk = (range_t *)state->chunks.items + at, was = *chunk;
+    add_merged(state, &state->rests, (range_t){start, pages, 0}, was);
+    if (--chunk->segments)
+        return;
+    delete_range(&state->chunks, at);
+    delete_range(&state->rests, place_of(&state->rests, was.start));
+    add_merged(state, &state->holes, was, (range_t){0, NEVER, 0});
+    range_t *lowest = state->holes.items;
+    if (state->holes.count && lowest->start == state->bottom) {
+        state->bottom += lowest->pages;
+        delete_range(&state->holes, 0);
+    }
+}
+
+/* --- expandable segments --- */
+
+static int64_t page_of(const gmc_state *state, int64_t pool)
+{
+    return pool % 2 ? SMALL_SEGMENT : state->plan->settings.large_segment;
+}
+
+static int64_t gap_place(const list_t *gaps, int64_t start)
+{
+    const entry_t *gap = gaps->items;
+    int64_t at = 0;
+    while (at < gaps->count && gap[at].start < start)
+        at++;
+    return at;
+}
+
+static void add_gap(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    list_t *gaps = &state->gaps[block->pool];
+    entry_t entry = {block->size, block->start, number};
+    block->is_free = block->is_mapped = 0;
+    if (!list_insert(gaps, gap_place(gaps, block->start), &entry, sizeof entry))
+        state->is_short = 1;
+}
+
+static void delete_gap(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    list_t *gaps = &state->gaps[block->pool];
+    list_delete(gaps, gap_place(gaps, block->start), sizeof(entry_t));
+}
+
+static int is_usable(const gmc_state *state, int32_t number)
+{
+    return number != NONE && (block_of(state, number)->is_free || !block_of(state, number)->is_mapped);
+}
+
+static int64_t new_address(gmc_state *state)
+{
+    int64_t number = ++state->segments;
+    for (int taken = number * 2 * SPAN > ADDRESSES - 1, next = 1; taken; next++) {
+        taken = 0;
+        for (int64_t pool = 0; pool < state->plan->num_pools; pool++) {
+            const entry_t *gaps = state->gaps[pool].items;
+            for (int64_t i = 0; i < state->gaps[pool].count; i++)
+                taken |= gaps[i].start / (2 * SPAN) == next;
+        }
+        number = next;
+    }
+    return number * 2 * SPAN;
+}
+
+/* The first block of the lowest adjacent free and unmapped ranges that have `need` units in all. */
+static int32_t lowest_start(gmc_state *state, int32_t pool, int64_t need)
+{
+    const entry_t *gaps = state->gaps[pool].items;
+    for (int64_t i = 0; i < state->gaps[pool].count; i++) {
+        int32_t first = gaps[i].block, before = block_of(state, first)->before;
+        if (before != NONE && block_of(state, before)->is_free)
+            first = before;
+        int64_t size = 0;
+        for (int32_t at = first; size < need && is_usable(state, at); at = block_of(state, at)->after)
+            size += block_of(state, at)->size;
+        if (size >= need)
+            return first;
+    }
+    block_t whole = {SPAN, new_address(state), 0, NONE, NONE, pool, 0, 0};
+    int32_t number = new_block(state, whole);
+    if (number != NONE)
+        add_gap(state, number);
+    return number;
+}
+
+static int64_t missing_pages(gmc_state *state, int32_t pool, int64_t need)
+{
+    int64_t page = page_of(state, pool), missing = 0;
+    int32_t at = lowest_start(state, pool, need);
+    while (need > 0 && at != NONE) {
+        const block_t *block = block_of(state, at);
+        int64_t size = block->size;
+        if (!block->is_mapped)
+            missing += size = least(round_up(need, page), size);
+        need -= size;
+        at = block->after;
+    }
+    return missing;
+}
+
+static void reserve(gmc_state *state, int64_t units)
+{
+    state->is.reserved += units;
+    state->is.peak_reserved = most(state->is.peak_reserved, state->is.reserved);
+}
+
+/* Maps the pages of `size` units from the start of a gap; the free block that they are part of. */
+static int32_t map_pages(gmc_state *state, int32_t gap, int64_t size)
+{
+    block_t *block = block_of(state, gap);
+    size = least(round_up(size, page_of(state, block->pool)), block->size);
+    delete_gap(state, gap);
+    if (block->size > size) {
+        block_t rest = {block->size - size, block->start + size, 0, NONE, NONE, block->pool, 0, 0};
+        block->size = size;
+        int32_t number = put_after(state, gap, rest);
+        if (number == NONE)
+            return NONE;
+        add_gap(state, number);
+    }
+    block_of(state, gap)->is_mapped = 1;
+    reserve(state, size);
+    return insert_merged(state, gap);
+}
+
+static int32_t expand(gmc_state *state, int32_t pool, int64_t need)
+{
+    int32_t number = lowest_start(state, pool, need);
+    while (number != NONE) {
+        const block_t *block = block_of(state, number);
+        int64_t left = block->is_mapped ? need - block->size : need;
+        if (left <= 0)
             break;
-        int64_t home = (int64_t)(((uint64_t)table->keys[slot] * 0x9E3779B97F4A7C15u) >> 20) & table->mask;
-        /* the entry may move into the hole unless its home lies between the hole and itself */
-        if (((slot - home) & table->mask) >= ((slot - hole) & table->mask)) {
-            table->keys[hole] = table->keys[slot];
-            table->blocks[hole] = table->blocks[slot];
-            hole = slot;
+        int32_t gap = block->is_mapped ? block->after : number;
+        number = map_pages(state, gap, least(left, block_of(state, gap)->size));
+    }
+    if (number != NONE)
+        take_out(state, number);
+    return number;
+}
+
+/* Makes a free block, which is in no pool, a gap, merged with those next to it; drops a segment that
+ * is wholly unmapped. */
+static void join_gap(gmc_state *state, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    int32_t before = block->before, after = block->after;
+    if (before != NONE && !block_of(state, before)->is_mapped) {
+        delete_gap(state, before);
+        block->start = block_of(state, before)->start;
+        block->size += block_of(state, before)->size;
+        drop_block(state, before);
+    }
+    if (after != NONE && !block_of(state, after)->is_mapped) {
+        delete_gap(state, after);
+        block->size += block_of(state, after)->size;
+        drop_block(state, after);
+    }
+    if (block->size < SPAN)
+        add_gap(state, number);
+    else
+        drop_block(state, number);
+}
+
+static void unmap_free(gmc_state *state, int32_t pool)
+{
+    list_t free_now;
+    if (!list_copy(&free_now, &state->pools[pool], sizeof(entry_t))) {
+        state->is_short = 1;
+        return;
+    }
+    int64_t page = page_of(state, pool);
+    for (int64_t i = 0; i < free_now.count && !state->is_short; i++) {
+        int32_t number = ((entry_t *)free_now.items)[i].block;
+        block_t was = *block_of(state, number);
+        int64_t base = was.start - was.start % (2 * SPAN), end = was.start + was.size;
+        int64_t first = base + round_up(was.start - base, page);
+        int64_t last = base + (end - base) / page * page;
+        if (first >= last)
+            continue;
+        take_out(state, number);
+        int32_t gap = number;
+        block_t part = {last - first, first, 0, NONE, NONE, pool, 0, 1};
+        if (first > was.start) {
+            block_of(state, number)->size = first - was.start;
+            if ((gap = put_after(state, number, part)) == NONE)
+                break;
+            insert(state, number);
+        } else {
+            block_of(state, gap)->size = last - first;
+        }
+        if (end > last) {
+            part.start = last;
+            part.size = end - last;
+            int32_t rest = put_after(state, gap, part);
+            if (rest == NONE)
+                break;
+            insert(state, rest);
+        }
+        state->is.reserved -= last - first;
+        join_gap(state, gap);
+    }
+    free(free_now.items);
+}
+
+/* --- when no free block fits --- */
+
+static int64_t missing(gmc_state *state, int32_t pool, int64_t need)
+{
+    int64_t large = state->plan->settings.large_segment;
+    if (state->plan->settings.maps_pages)
+        return missing_pages(state, pool, need);
+    if (need <= SMALL)
+        return SMALL_SEGMENT;
+    return need < LEAST_OWN_SEGMENT ? large : round_up(need, PAGE);
+}
+
+static int is_over(gmc_state *state, int64_t size)
+{
+    int64_t reserved = state->is.reserved + size;
+    if (reserved > state->is.cap)
+        state->is.least_over = least(state->is.least_over, reserved);
+    return reserved > state->is.cap;
+}
+
+static void release(gmc_state *state, int32_t number)
+{
+    take_out(state, number);
+    block_t *block = block_of(state, number);
+    state->is.reserved -= block->size;
+    give_back_pages(state, block->start / SPREAD, round_up(block->size, PAGE) / PAGE);
+    drop_block(state, number);
+}
+
+static int release_available(gmc_state *state, int32_t pool, int64_t need)
+{
+    const gmc_settings *settings = &state->plan->settings;
+    if (settings->oversize == NEVER || settings->expandable)
+        return 0;
+    list_t *own = &state->pools[pool];
+    need = most(need, settings->oversize);
+    int64_t at = first_fit(own, need, 0);
+    if (at < own->count) {
+        release(state, ((entry_t *)own->items)[at].block);
+        return 1;
+    }
+    int64_t released = 0, lowest = first_fit(own, settings->oversize, 0);
+    for (at = own->count - 1; at >= lowest && released < need; at--) {
+        released += ((entry_t *)own->items)[at].size;
+        release(state, ((entry_t *)own->items)[at].block);
+    }
+    return released >= need;
+}
+
+static int is_segment(const gmc_state *state, int32_t number)
+{
+    const block_t *block = block_of(state, number);
+    return block->before == NONE && block->after == NONE && !state->plan->settings.expandable;
+}
+
+static void free_kept(gmc_state *state, int64_t events)
+{
+    int64_t left = 0;
+    int64_t *kept = state->kept.items;
+    for (int64_t i = 0; i < state->kept.count; i++) {
+        if (state->plan->until[kept[i]] > events) {
+            kept[left++] = kept[i];
+            continue;
+        }
+        insert_merged(state, state->tensors[kept[i]]);
+        state->tensors[kept[i]] = NONE;
+    }
+    state->kept.count = left;
+}
+
+static void release_cached(gmc_state *state)
+{
+    free_kept(state, NEVER);
+    for (int32_t first = 0; first < 2; first++) {
+        for (int32_t pool = first; pool < state->plan->num_pools; pool += 2) {
+            list_t *own = &state->pools[pool];
+            if (state->plan->settings.expandable)
+                unmap_free(state, pool);
+            for (int64_t i = 0; i < own->count;) {
+                int32_t number = ((entry_t *)own->items)[i].block;
+                if (is_segment(state, number))
+                    release(state, number);
+                else
+                    i++;
+            }
         }
     }
-    table->keys[hole] = -1;
 }
 
-/* --- free blocks --- */
-
-static int add_free(gmc_state *state, int64_t pool, gmc_block block)
+static void collect_garbage(gmc_state *state)
 {
-    return pool_insert(&state->pools[pool], block) &&
-           table_set(&state->starts, block.start, block) &&
-           table_set(&state->ends, block.start + block.size, block);
-}
-
-static void take_free(gmc_state *state, int64_t pool, gmc_block block)
-{
-    pool_t *own = &state->pools[pool];
-    pool_delete(own, first_fit(own, block.size, block.start));
-    table_delete(&state->starts, block.start);
-    table_delete(&state->ends, block.start + block.size);
-}
-
-static int add_merged(gmc_state *state, int64_t pool, gmc_block block)
-{
-    const gmc_block *found = table_get(&state->ends, block.start);
-    if (found) {
-        gmc_block before = *found;
-        take_free(state, pool, before);
-        block.start = before.start;
-        block.size += before.size;
+    double above = state->plan->settings.collect_above * (double)state->is.cap * UNIT;
+    int64_t target = state->is.reserved - (int64_t)above / UNIT;
+    while (target > 0) {
+        int64_t ages = 0, count = 0, released = 0;
+        for (int32_t pool = 0; pool < state->plan->num_pools; pool += 2) {
+            const entry_t *own = state->pools[pool].items;
+            for (int64_t i = 0; i < state->pools[pool].count; i++) {
+                if (is_segment(state, own[i].block)) {
+                    ages += block_of(state, own[i].block)->age;
+                    count++;
+                }
+            }
+        }
+        for (int32_t pool = 0; count && pool < state->plan->num_pools; pool += 2) {
+            list_t *own = &state->pools[pool];
+            for (int64_t i = 0; i < own->count;) {
+                int32_t number = ((entry_t *)own->items)[i].block;
+                const block_t *block = block_of(state, number);
+                if (is_segment(state, number) && (double)block->age <= (double)ages / (double)count) {
+                    released += block->size;
+                    release(state, number);
+                } else {
+                    i++;
+                }
+            }
+        }
+        if (!released)
+            return;
+        target -= released;
     }
-    found = table_get(&state->starts, block.start + block.size);
-    if (found) {
-        gmc_block after = *found;
-        take_free(state, pool, after);
-        block.size += after.size;
-    }
-    return add_free(state, pool, block);
 }
 
-/* --- a state --- */
+/* A block for a tensor that no free block fits, in no pool; NONE when out of memory. */
+static int32_t grow(gmc_state *state, int32_t pool, int64_t need)
+{
+    if (state->collects)
+        collect_garbage(state);
+    int64_t size = missing(state, pool, need);
+    if (state->is.reserved + size > state->is.cap) {
+        if (state->waits)
+            return NONE;
+        state->is.least_over = least(state->is.least_over, state->is.reserved + size);
+        if (!release_available(state, pool, need) || is_over(state, size)) {
+            release_cached(state);
+            state->is.retries++;
+            size = missing(state, pool, need);
+            if (!state->elastic && is_over(state, size))
+                return NONE;
+            state->is.cap = most(state->is.cap, state->is.reserved + size);
+        }
+    }
+    state->is.most_under = most(state->is.most_under, state->is.reserved + size);
+    if (state->plan->settings.expandable)
+        return expand(state, pool, need);
+    int64_t start = take_pages(state, round_up(size, PAGE) / PAGE) * SPREAD;
+    reserve(state, size);
+    return new_block(state, (block_t){size, start, 0, NONE, NONE, pool, 0, 1});
+}
 
-gmc_state *gmc_open(const gmc_plan *plan)
+/* --- a replay --- */
+
+gmc_state *gmc_open(const gmc_plan *plan, int64_t cap, int collects)
 {
     gmc_state *state = calloc(1, sizeof *state);
     if (!state)
         return NULL;
+    size_t tensors = (size_t)plan->stream.tensors + 1;
     state->plan = plan;
-    state->pools = calloc((size_t)plan->pools + 1, sizeof *state->pools);
-    state->tensors = calloc((size_t)plan->tensors + 1, sizeof *state->tensors);
-    int tables = table_open(&state->starts, 1024) & table_open(&state->ends, 1024);
-    if (!state->pools || !state->tensors || !tables) {
+    state->is.cap = cap;
+    state->is.least_over = NEVER;
+    state->collects = collects;
+    state->bottom = TOP;
+    state->unused = NONE;
+    state->pools = calloc((size_t)plan->num_pools, sizeof *state->pools);
+    state->gaps = calloc((size_t)plan->num_pools, sizeof *state->gaps);
+    state->tensors = malloc(tensors * sizeof *state->tensors);
+    state->phases = malloc(((size_t)plan->stream.marks + 1) * 3 * sizeof *state->phases);
+    if (!state->pools || !state->gaps || !state->tensors || !state->phases) {
         gmc_close(state);
         return NULL;
     }
+    memset(state->tensors, 0xff, tensors * sizeof *state->tensors);
     return state;
-}
-
-static int table_copy(table_t *to, const table_t *from)
-{
-    size_t room = (size_t)from->mask + 1;
-    if (!table_open(to, from->mask + 1))
-        return 0;
-    memcpy(to->keys, from->keys, room * sizeof *to->keys);
-    memcpy(to->blocks, from->blocks, room * sizeof *to->blocks);
-    to->count = from->count;
-    return 1;
 }
 
 gmc_state *gmc_copy(const gmc_state *from)
 {
-    gmc_state *state = calloc(1, sizeof *state);
+    gmc_state *state = gmc_open(from->plan, 0, 0);
     if (!state)
         return NULL;
-    const gmc_plan *plan = state->plan = from->plan;
-    state->given = from->given;
-    state->allocated = from->allocated;
-    state->peak = from->peak;
-    state->pools = calloc((size_t)plan->pools + 1, sizeof *state->pools);
-    state->tensors = malloc(((size_t)plan->tensors + 1) * sizeof *state->tensors);
-    int whole = table_copy(&state->starts, &from->starts) & table_copy(&state->ends, &from->ends);
-    whole = whole && state->pools && state->tensors;
-    for (int64_t i = 0; whole && i < plan->pools; i++) {
-        const pool_t *own = &from->pools[i];
-        gmc_block *blocks = malloc(((size_t)own->count + 1) * sizeof *blocks);
-        whole = blocks != NULL;
-        if (whole) {
-            if (own->count)
-                memcpy(blocks, own->blocks, (size_t)own->count * sizeof *blocks);
-            state->pools[i] = (pool_t){blocks, own->count, own->count + 1};
-        }
+    const gmc_plan *plan = from->plan;
+    list_t *pools = state->pools, *gaps = state->gaps;
+    int32_t *tensors = state->tensors;
+    int64_t *phases = state->phases;
+    *state = *from;
+    state->pools = pools;
+    state->gaps = gaps;
+    state->tensors = tensors;
+    state->phases = phases;
+    int whole = list_copy(&state->blocks, &from->blocks, sizeof(block_t)) &
+                list_copy(&state->holes, &from->holes, sizeof(range_t)) &
+                list_copy(&state->chunks, &from->chunks, sizeof(range_t)) &
+                list_copy(&state->rests, &from->rests, sizeof(range_t)) &
+                list_copy(&state->kept, &from->kept, sizeof(int64_t));
+    for (int64_t i = 0; i < plan->num_pools; i++) {
+        whole &= list_copy(&pools[i], &from->pools[i], sizeof(entry_t));
+        whole &= list_copy(&gaps[i], &from->gaps[i], sizeof(entry_t));
     }
     if (!whole) {
         gmc_close(state);
         return NULL;
     }
-    memcpy(state->tensors, from->tensors, ((size_t)plan->tensors + 1) * sizeof *state->tensors);
+    memcpy(tensors, from->tensors, (size_t)plan->stream.tensors * sizeof *tensors);
+    memcpy(phases, from->phases, (size_t)from->is.marks * 3 * sizeof *phases);
     return state;
 }
 
@@ -254,107 +916,169 @@ void gmc_close(gmc_state *state)
 {
     if (!state)
         return;
-    for (int64_t i = 0; state->pools && i < state->plan->pools; i++)
-        free(state->pools[i].blocks);
+    for (int64_t i = 0; i < state->plan->num_pools; i++) {
+        free(state->pools ? state->pools[i].items : NULL);
+        free(state->gaps ? state->gaps[i].items : NULL);
+    }
     free(state->pools);
+    free(state->gaps);
+    free(state->blocks.items);
+    free(state->holes.items);
+    free(state->chunks.items);
+    free(state->rests.items);
+    free(state->kept.items);
     free(state->tensors);
-    table_close(&state->starts);
-    table_close(&state->ends);
+    free(state->phases);
     free(state);
 }
 
-/* --- events --- */
-
-/* A free block for a request, out of its pool; no size where none fits. */
-static gmc_block found_block(gmc_state *state, int64_t pool, int64_t need)
+void gmc_limit(gmc_state *state, int64_t cap, int elastic, int waits)
 {
-    const gmc_plan *plan = state->plan;
-    pool_t *own = &state->pools[pool];
-    int64_t at = first_fit(own, need, 0);
-    gmc_block none = {0, 0};
-    if (at == own->count)
-        return none;
-    gmc_block block = own->blocks[at];
-    if (block.size >= plan->oversize && (need < plan->oversize || block.size >= need + plan->rounding))
-        return none;
-    pool_delete(own, at);
-    table_delete(&state->starts, block.start);
-    table_delete(&state->ends, block.start + block.size);
-    return block;
+    state->is.cap = cap;
+    state->is.failed = 0;
+    state->elastic = elastic;
+    state->waits = waits;
 }
 
-int64_t gmc_play(gmc_state *state, int64_t at, int64_t end)
+/* Among free blocks, one that can grow counts with the size that it can grow to. */
+static int64_t best_fit(const gmc_state *state, const list_t *pool, int64_t at)
 {
-    const gmc_plan *plan = state->plan;
-    for (; at < end; at++) {
-        int64_t event = plan->event[at];
-        if (event >= 0) {
-            int64_t need = plan->units[event], pool = plan->pool[event];
-            gmc_block block = state->given;
-            state->given.size = 0;
-            if (!block.size)
-                block = found_block(state, pool, need);
-            if (!block.size)
-                return at;
-            if (block.size - need > plan->least_rest[pool] && need < plan->unsplit) {
-                gmc_block rest = {block.size - need, block.start + need};
-                if (!add_free(state, pool, rest))
-                    return -1;
-                block.size = need;
-            }
-            state->tensors[event] = block;
-            state->allocated += block.size;
-            if (state->allocated > state->peak)
-                state->peak = state->allocated;
-        } else {
-            int64_t tensor = ~event;
-            state->allocated -= state->tensors[tensor].size;
-            if (!plan->waits[tensor] && !gmc_free(state, tensor))
-                return -1;
-        }
+    const entry_t *own = pool->items;
+    for (; at + 1 < pool->count; at++) {
+        int32_t gap = block_of(state, own[at].block)->after;
+        if (gap == NONE || block_of(state, gap)->is_mapped)
+            break;
+        int32_t other = block_of(state, own[at + 1].block)->after;
+        int64_t grown = own[at + 1].size;
+        if (other != NONE && !block_of(state, other)->is_mapped)
+            grown += block_of(state, other)->size;
+        if (grown >= own[at].size + block_of(state, gap)->size)
+            break;
     }
     return at;
 }
 
-int gmc_free(gmc_state *state, int64_t tensor)
+/* A free block for a request, taken out of its pool; NONE where none fits. */
+static int32_t found_block(gmc_state *state, int32_t pool, int64_t need)
 {
-    return add_merged(state, state->plan->pool[tensor], state->tensors[tensor]);
+    const gmc_settings *settings = &state->plan->settings;
+    list_t *own = &state->pools[pool];
+    int64_t at = first_fit(own, need, 0);
+    if (at == own->count)
+        return NONE;
+    if (settings->expandable)
+        at = best_fit(state, own, at);
+    const entry_t *entry = (entry_t *)own->items + at;
+    int64_t size = entry->size;
+    int32_t number = entry->block;
+    if (size >= settings->oversize && (need < settings->oversize || size >= need + settings->rounding))
+        return NONE;
+    list_delete(own, at, sizeof *entry);
+    block_of(state, number)->is_free = 0;
+    return number;
 }
 
-void gmc_give(gmc_state *state, int64_t size, int64_t start)
+/* Replays the events before `end`, with no stop among them. */
+static int play(gmc_state *state, int64_t end)
 {
-    state->given = (gmc_block){size, start};
+    const gmc_plan *plan = state->plan;
+    const int64_t *events = plan->stream.event;
+    const int64_t *until = plan->until;
+    int64_t unsplit = plan->settings.unsplit, rest_of_large = plan->settings.expandable ? 0 : SMALL;
+    for (int64_t at = state->is.at; at < end; at++) {
+        int64_t event = events[at];
+        state->is.at = at;
+        if (event >= 0) {
+            int64_t need = plan->units[event];
+            int32_t pool = plan->pool[event];
+            if (!need)
+                continue;
+            state->lookups += need > SMALL;
+            int32_t number = found_block(state, pool, need);
+            if (number == NONE)
+                number = grow(state, pool, need);
+            if (state->is_short)
+                return GMC_NO_MEMORY;
+            if (number == NONE) {
+                state->is.failed = 1;
+                return GMC_FAILED;
+            }
+            block_t *block = block_of(state, number);
+            int64_t rest = block->size - need;
+            if (rest > (pool % 2 ? 0 : rest_of_large) && need < unsplit) {
+                block_t part = {rest, block->start + need, 0, NONE, NONE, pool, 0, 1};
+                block->size = need;
+                int32_t other = put_after(state, number, part);
+                if (other == NONE)
+                    return GMC_NO_MEMORY;
+                insert(state, other);
+            }
+            state->tensors[event] = number;
+            state->is.allocated += block_of(state, number)->size;
+            state->is.peak = most(state->is.peak, state->is.allocated);
+            continue;
+        }
+        event = ~event;
+        if (!plan->units[event])
+            continue;
+        int32_t number = state->tensors[event];
+        if (number == NONE)
+            return GMC_BAD_STREAM;
+        state->is.allocated -= block_of(state, number)->size;
+        if (until && until[event] != NONE) {
+            int64_t *kept = state->kept.items, place = state->kept.count;
+            while (place && kept[place - 1] > event)
+                place--;
+            if (!list_insert(&state->kept, place, &event, sizeof event))
+                return GMC_NO_MEMORY;
+            continue;
+        }
+        insert_merged(state, number);
+        state->tensors[event] = NONE;
+    }
+    state->is.at = most(state->is.at, end);
+    return state->is_short ? GMC_NO_MEMORY : GMC_DONE;
 }
 
-/* --- what the caller reads --- */
+static void mark(gmc_state *state)
+{
+    gmc_figures *is = &state->is;
+    int64_t *phase = state->phases + 3 * is->marks++;
+    phase[0] = is->peak;
+    phase[1] = is->allocated;
+    phase[2] = is->peak_reserved;
+    state->peak_before = most(state->peak_before, is->peak);
+    state->peak_reserved_before = most(state->peak_reserved_before, is->peak_reserved);
+    is->peak = is->allocated;
+    is->peak_reserved = is->reserved;
+}
 
-int gmc_abi(void) { return 1; }
+int gmc_advance(gmc_state *state, int64_t end)
+{
+    const gmc_plan *plan = state->plan;
+    for (; state->stop < plan->num_stops && plan->stops[state->stop].at <= end; state->stop++) {
+        const stop_t *stop = &plan->stops[state->stop];
+        int outcome = play(state, stop->at);
+        if (outcome != GMC_DONE)
+            return outcome;
+        free_kept(state, stop->kind == PAUSE ? stop->at : NEVER);
+        if (stop->kind == EMPTY)
+            release_cached(state);
+        else if (stop->kind == MARK)
+            mark(state);
+    }
+    return play(state, end);
+}
+
+void gmc_read(const gmc_state *state, gmc_figures *figures)
+{
+    *figures = state->is;
+    figures->peak = most(state->peak_before, state->is.peak);
+    figures->peak_reserved = most(state->peak_reserved_before, state->is.peak_reserved);
+}
+
+const int64_t *gmc_phases(const gmc_state *state) { return state->phases; }
+
+int gmc_abi(void) { return 2; }
 
 const char *gmc_source(void) { return GMC_SOURCE; }
-
-int64_t gmc_allocated(const gmc_state *state) { return state->allocated; }
-
-int64_t gmc_peak(const gmc_state *state) { return state->peak; }
-
-void gmc_reset_peak(gmc_state *state) { state->peak = state->allocated; }
-
-int64_t gmc_free_blocks(const gmc_state *state, int64_t pool, int64_t least, gmc_block *blocks)
-{
-    const pool_t *own = &state->pools[pool];
-    int64_t first = first_fit(own, least, 0), count = own->count - first;
-    if (blocks && count)
-        memcpy(blocks, own->blocks + first, (size_t)count * sizeof *blocks);
-    return count;
-}
-
-void gmc_remove(gmc_state *state, int64_t pool, int64_t size, int64_t start)
-{
-    take_free(state, pool, (gmc_block){size, start});
-}
-
-gmc_block gmc_block_of(const gmc_state *state, int64_t tensor) { return state->tensors[tensor]; }
-
-void gmc_rename(gmc_state *state, int64_t to, int64_t from, int64_t count)
-{
-    memcpy(state->tensors + to, state->tensors + from, (size_t)count * sizeof *state->tensors);
-}

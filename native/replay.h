@@ -1,8 +1,7 @@
-/* The blocks of torch's caching allocator, as in pytorch/replay: which are free, which tensor has which.
+/* A model of torch's caching allocator: the rules of pytorch/replay, which are the specification.
  *
- * Sizes and addresses are in units of 512 bytes. A pool's free blocks are ordered by size, then by
- * address. Segments, caps and what the driver does stay with the caller: where no free block fits, a
- * replay pauses, and goes on with the block that the caller gives it.
+ * Sizes and addresses are in units of 512 bytes, except in `gmc_stream`. Nothing is global, so
+ * replays of one plan can run in several threads.
  */
 #ifndef GMC_REPLAY_H
 #define GMC_REPLAY_H
@@ -15,45 +14,52 @@
 #define GMC_API __attribute__((visibility("default")))
 #endif
 
-typedef struct gmc_state gmc_state;
+typedef struct gmc_plan gmc_plan;   /* what all replays of a stream with the same settings share */
+typedef struct gmc_state gmc_state; /* a replay in progress */
 
-typedef struct { /* what all replays of a stream share; it outlives every state */
-    int64_t tensors, events, pools;
-    const int64_t *units; /* of each tensor's block */
-    const int32_t *pool;  /* of each tensor: even large, odd small */
-    const int64_t *event; /* i allocates tensor i, ~i frees it */
-    const uint8_t *waits; /* tensors whose block another CUDA stream still uses when they are freed */
-    const int64_t *least_rest; /* of each pool: a larger rest is split off */
-    int64_t oversize, rounding, unsplit; /* max_split_size_mb and its rounding */
-} gmc_plan;
+typedef struct { /* pytorch/replay/stream.py; borrowed: it outlives the plan */
+    int64_t tensors, events, marks, empties, uses;
+    const int64_t *sizes;   /* bytes of each tensor */
+    const int64_t *event;   /* i allocates tensor i, ~i frees it */
+    const int64_t *streams; /* of each tensor, or NULL */
+    const int64_t *mark;    /* events before each mark */
+    const int64_t *empty;   /* events before each empty_cache */
+    const int64_t *use;     /* tensor, CUDA stream, end (-1: the next mark), for each use */
+} gmc_stream;
+
+typedef struct { /* pytorch/replay/settings.py */
+    int64_t expandable, maps_pages, oversize, unsplit, rounding, large_segment, intervals;
+    const int64_t *divisions; /* of a power of two, for each interval of sizes */
+    double collect_above;     /* a share of the cap; 0: garbage is not collected */
+} gmc_settings;
 
 typedef struct {
-    int64_t size, start;
-} gmc_block;
+    int64_t at, failed; /* events replayed; whether the next one ran out of memory */
+    int64_t cap, allocated, reserved, peak, peak_reserved, retries, most_under, least_over, marks;
+} gmc_figures;
 
-GMC_API int gmc_abi(void);             /* of these functions */
-GMC_API const char *gmc_source(void);  /* the hash of the source, by which a test finds an old library */
-GMC_API gmc_state *gmc_open(const gmc_plan *plan);
+enum { GMC_FAILED, GMC_DONE, GMC_NO_MEMORY = -1, GMC_BAD_STREAM = -2 };
+
+GMC_API int gmc_abi(void);            /* of these functions */
+GMC_API const char *gmc_source(void); /* the hash of the source, by which a test finds an old library */
+
+/* NULL: no memory of its own, or a stream that names a tensor that it does not have. */
+GMC_API gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings);
+GMC_API void gmc_plan_close(gmc_plan *plan);
+GMC_API int64_t gmc_most_alive(const gmc_plan *plan); /* the peak of the tensors alive */
+/* The first event after which more than `units` are alive; the number of events where none is. */
+GMC_API int64_t gmc_first_beyond(const gmc_plan *plan, int64_t units);
+
+GMC_API gmc_state *gmc_open(const gmc_plan *plan, int64_t cap, int collects);
 GMC_API gmc_state *gmc_copy(const gmc_state *state);
 GMC_API void gmc_close(gmc_state *state);
-
-/* Replays the events from `at` to before `end`; returns where it stopped: `end`; before it, where a
- * request needs `gmc_give`, then the same call again; -1 without memory of its own. */
-GMC_API int64_t gmc_play(gmc_state *state, int64_t at, int64_t end);
-GMC_API void gmc_give(gmc_state *state, int64_t size, int64_t start);
-
-GMC_API int64_t gmc_allocated(const gmc_state *state);
-GMC_API int64_t gmc_peak(const gmc_state *state);
-GMC_API void gmc_reset_peak(gmc_state *state);
-
-/* The blocks of a pool from a size on, in order; `blocks` may be NULL: returns how many there are. */
-GMC_API int64_t gmc_free_blocks(const gmc_state *state, int64_t pool, int64_t least, gmc_block *blocks);
-GMC_API void gmc_remove(gmc_state *state, int64_t pool, int64_t size, int64_t start);
-/* Frees the block of a tensor that waited for another CUDA stream. */
-GMC_API int gmc_free(gmc_state *state, int64_t tensor);
-
-GMC_API gmc_block gmc_block_of(const gmc_state *state, int64_t tensor);
-/* Gives `count` tensors from `to` on the blocks of those from `from` on. */
-GMC_API void gmc_rename(gmc_state *state, int64_t to, int64_t from, int64_t count);
+/* elastic: the cap is raised where the run would fail; waits: the run stops where the cap is first
+ * exceeded, before anything is released. */
+GMC_API void gmc_limit(gmc_state *state, int64_t cap, int elastic, int waits);
+/* Replays the events before `end`: GMC_DONE, GMC_FAILED, or what is below 0. */
+GMC_API int gmc_advance(gmc_state *state, int64_t end);
+GMC_API void gmc_read(const gmc_state *state, gmc_figures *figures);
+/* For each mark passed: the peak allocated, what is allocated at its end, the peak reserved. */
+GMC_API const int64_t *gmc_phases(const gmc_state *state);
 
 #endif

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ..ledger.ledger import ACT, CACHE, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
 from ..ledger.units import GIB, gib
 from ..models.arch.adapters import total_adapter_parameters
-from ..pytorch.replay.allocator import ReplayPhase
+from ..pytorch.replay.footprint import ReplayPhase
 from ..run.limits import BoundedLimit, Limit
 from ..run.phases import (
     BACKWARD,

@@ -11,7 +11,8 @@ from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
-from ..pytorch.replay.allocator import ReplayPhase, replay
+from ..pytorch.replay.allocator import replay
+from ..pytorch.replay.footprint import ReplayPhase
 from ..pytorch.replay.needs import NeedsSearch
 from ..pytorch.replay.rounding import UNIT
 from ..pytorch.replay.settings import AllocatorSettings

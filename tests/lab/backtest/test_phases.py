@@ -7,7 +7,7 @@ import pytest
 from gpu_mem_calculator.lab.backtest.phases import replayed_peaks, title
 from gpu_mem_calculator.lab.backtest.predict import _traced_peak
 from gpu_mem_calculator.lab.jobs.phases import parse
-from gpu_mem_calculator.pytorch.replay.allocator import ReplayPhase
+from gpu_mem_calculator.pytorch.replay.footprint import ReplayPhase
 from gpu_mem_calculator.training.step.stream import STARTUP_MARK
 
 PEAKS = {

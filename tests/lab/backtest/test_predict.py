@@ -21,7 +21,7 @@ from gpu_mem_calculator.lab.backtest.predict import (
 )
 from gpu_mem_calculator.lab.backtest.rows import METRICS, MeasuredRun, rows_from
 from gpu_mem_calculator.ledger.ledger import CPU
-from gpu_mem_calculator.pytorch.replay.allocator import ReplayPhase
+from gpu_mem_calculator.pytorch.replay.footprint import ReplayPhase
 from gpu_mem_calculator.run.cuda.libraries import NCCL_BYTES, host_libraries
 from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.conftest import measured_runs, small_run

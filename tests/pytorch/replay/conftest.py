@@ -1,10 +1,10 @@
-"""The tests of the replay run twice: with the blocks in C, and in Python alone."""
+"""The tests of the replay run twice: in C, and in Python."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.pytorch.replay import allocator, native, native_library
+from gpu_mem_calculator.pytorch.replay import native, native_library, plan
 
 RUNS = ("native", "python") if native_library.is_wanted() and native.library() else ("python",)
 
@@ -14,5 +14,5 @@ def replay_in(request: pytest.FixtureRequest) -> object:
     """Which of them."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
-            patch.setattr(allocator, "is_wanted", lambda: False)
+            patch.setattr(plan, "is_wanted", lambda: False)
         yield request.param

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_mem_calculator.pytorch.replay import allocator, native, native_library
-from gpu_mem_calculator.pytorch.replay.allocator import Footprint, history, replay
+from gpu_mem_calculator.pytorch.replay import native, native_library, plan
+from gpu_mem_calculator.pytorch.replay.allocator import history, replay
+from gpu_mem_calculator.pytorch.replay.footprint import Footprint
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
@@ -38,7 +39,7 @@ def both(
     found = []
     for in_c in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(allocator, "is_wanted", partial(bool, in_c))
+            patch.setattr(plan, "is_wanted", partial(bool, in_c))
             found.append((history(stream, settings, cap), replay(stream, settings, cap)))
     return found[0], found[1]
 
@@ -60,7 +61,7 @@ def test_c_and_python_need_the_same(stream: AllocationStream, conf: str) -> None
     settings, found = AllocatorSettings.parse(conf), set()
     for in_c in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(allocator, "is_wanted", partial(bool, in_c))
+            patch.setattr(plan, "is_wanted", partial(bool, in_c))
             found.add(needs_bytes(stream, settings))
     assert len(found) == 1
 

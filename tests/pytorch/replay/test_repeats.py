@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.pytorch.replay import allocator
-from gpu_mem_calculator.pytorch.replay.allocator import Footprint, ReplayRun, replay
+from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun, replay
+from gpu_mem_calculator.pytorch.replay.footprint import Footprint
 from gpu_mem_calculator.pytorch.replay.plan import ReplayPlan
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
@@ -70,7 +71,7 @@ def test_a_step_that_repeats_is_skipped() -> None:
         stream.marks.append((len(stream.events), f"step {step}"))
     run = ReplayRun(ReplayPlan(stream, AllocatorSettings()))
     assert run.finish()
-    blocks = [run.cache.block_of(tensor) for tensor in range(len(stream.sizes))]
+    blocks = run.cache.tensors
     assert blocks[2:] == [blocks[2], blocks[3]] * 5
     assert list(run.phases) == [f"step {step}" for step in range(6)]
     assert len({id(state.pools) for state in run.states}) == 2

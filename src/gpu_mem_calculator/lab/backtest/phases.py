@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from ...ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
-from ...pytorch.replay.allocator import ReplayPhase as Replay
+from ...pytorch.replay.footprint import ReplayPhase as Replay
 from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, STARTUP
 from ...training.generation.instants import DECODE, PREFILL
 from ...training.step.stream import STARTUP_MARK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...pytorch.modelling.huggingface.attention_kernels import FLASH
-from ...pytorch.replay.allocator import AllocatorSettings
+from ...pytorch.replay.settings import AllocatorSettings
 from ...runfile.config import RunFile
 from ...runfile.program import Program
 from ...runfile.read import as_dict

@@ -8,7 +8,7 @@ from collections import Counter
 from ...ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ...ledger.num import sized
 from ...ledger.source import code
-from ...pytorch.replay.allocator import Footprint
+from ...pytorch.replay.footprint import Footprint
 from ...pytorch.replay.stream import AllocationStream
 from ...tools.translation.arguments import tables
 from ..jobs.phases import parse

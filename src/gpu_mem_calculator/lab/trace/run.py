@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...estimates.margin import Margin, WithMargin, margin_of
 from ...ledger.ledger import Ledger
-from ...pytorch.replay.allocator import AllocatorSettings, Footprint, ReplayPhase
+from ...pytorch.replay.footprint import Footprint, ReplayPhase
 from ...pytorch.replay.needs import NeedsSearch
 from ...pytorch.replay.rounding import UNIT
+from ...pytorch.replay.settings import AllocatorSettings
 from ...pytorch.replay.stream import AllocationStream
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolve import resolve

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ...pytorch.replay.allocator import AllocatorSettings, ReplayRun
+from ...pytorch.replay.allocator import ReplayRun
 from ...pytorch.replay.blocks import ADDRESS, SHIFT, SPREAD
 from ...pytorch.replay.expandable import SPAN
 from ...pytorch.replay.plan import ReplayPlan
 from ...pytorch.replay.rounding import ROUND_LARGE, UNIT
+from ...pytorch.replay.settings import AllocatorSettings
 from ...pytorch.replay.stream import AllocationStream
 from ...runfile.text.files import write_file
 from .storages import StorageMaker
@@ -84,7 +85,7 @@ class AllocatorHistory:
     ) -> None:
         self.stream, self.makers = stream, makers
         self.plan = ReplayPlan(stream, settings)
-        self.player = ReplayRun(self.plan, in_python=True)
+        self.player = ReplayRun(self.plan)
         self.cache = self.player.cache
         self.expandable = settings.expandable_segments
         self.ids = sorted(set(stream.streams)) or [0]

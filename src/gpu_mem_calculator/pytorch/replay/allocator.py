@@ -10,19 +10,21 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import length_hint
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from .blocks import ADDRESS, NEVER, SHIFT
 from .cache import AllocatorState
 from .expandable import best_fit
+from .footprint import CapOutcome, Footprint, ReplayPhase
 from .growth import grow, release_cached
-from .native_library import is_wanted
 from .plan import EMPTY, ReplayPlan
 from .repeats import MarkState, repeated_window
 from .rounding import SMALL, UNIT
-from .settings import AllocatorSettings, AllocatorSettingsError
+from .settings import AllocatorSettings
 from .stream import AllocationStream
+
+if TYPE_CHECKING:
+    from .native import NativeRun
 
 
 # Long loops with everything in locals, because a call costs more than an event.
@@ -30,8 +32,6 @@ def play_events(cache: AllocatorState, at: int, end: int) -> int:
     """Replay the events from `at` to before `end`; returns where it ended, earlier where memory
     ran out.
     """
-    if cache.in_c:
-        return cache.play(at, end)
     return at + (_play_usual if cache.plan.usual else _play_any)(cache, cache.plan.events[at:end])
 
 
@@ -190,50 +190,11 @@ def _play_any(cache: AllocatorState, events: Sequence[int]) -> int:
     return played
 
 
-__all__ = [
-    "AllocatorSettings",
-    "AllocatorSettingsError",
-    "Footprint",
-    "ReplayPhase",
-    "history",
-    "replay",
-]
-
-
-class ReplayPhase(Struct, frozen=True):
-    """Torch's statistics at the end of a phase, where peaks are reset at the start of each phase.
-
-    - peak_bytes: max_memory_allocated
-    - start_next_bytes: memory_allocated
-    - reserved_bytes: max_memory_reserved
-    """
-
-    peak_bytes: int
-    start_next_bytes: int
-    reserved_bytes: int
-
-
-class Footprint(Struct, frozen=True):
-    """The result of a replay.
-
-    - allocated_bytes, reserved_bytes: peaks of the whole stream
-    - phases: statistics of each phase
-    - retries: num_alloc_retries, how often all cached segments were released
-    - failed_at: the index of the event that ran out of memory, or None
-    """
-
-    allocated_bytes: int
-    reserved_bytes: int
-    phases: dict[str, ReplayPhase]
-    retries: int = 0
-    failed_at: int | None = None
-
-
 def replay(
     stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
 ) -> Footprint:
     """Replay a stream; `cap`: most bytes that may be reserved (torch's memory fraction)."""
-    player = ReplayRun(ReplayPlan(stream, settings or AllocatorSettings()), cap)
+    player = start_replay(ReplayPlan(stream, settings or AllocatorSettings()), cap)
     player.finish()
     return player.footprint()
 
@@ -242,51 +203,85 @@ def history(
     stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
 ) -> list[tuple[int, int]]:
     """(allocated, reserved) bytes after each event, up to the one that ran out of memory."""
-    player = ReplayRun(ReplayPlan(stream, settings or AllocatorSettings()), cap)
+    player = start_replay(ReplayPlan(stream, settings or AllocatorSettings()), cap)
     steps: list[tuple[int, int]] = []
     for event in range(len(stream.events)):
         if not player.advance(event + 1):
             break
-        steps.append((player.cache.allocated * UNIT, player.cache.reserved * UNIT))
+        steps.append((player.allocated * UNIT, player.reserved * UNIT))
     return steps
 
 
-def _new_state(plan: ReplayPlan, cap_bytes: int | None) -> AllocatorState:
-    """The state at the start of a replay: in C where that is to be had."""
-    if is_wanted() and not plan.settings.expandable_segments and not plan.collects:
-        from .native import state_in_c  # which needs ctypes
-
-        return state_in_c(plan, cap_bytes) or AllocatorState(plan, cap_bytes)
-    return AllocatorState(plan, cap_bytes)
+def start_replay(plan: ReplayPlan, cap: int | None = None) -> ReplayRun | NativeRun:
+    """A replay from the start, in C where that is to be had; `cap`: in bytes."""
+    return plan.native.start(cap) if plan.native else ReplayRun(plan, cap)
 
 
 class ReplayRun:
-    """A replay in progress: `at` events have been replayed, and the first `stop` stops passed.
+    """A replay in progress, in Python: `at` events have been replayed, and the first `stop` stops
+    passed.
 
-    `in_python`: its blocks can be read one by one.
-
-    `states`: the allocator's state at each mark so far.
+    `states`: the allocator's state at each mark so far; `alike`: the marks by their state's digest.
     """
 
-    __slots__ = ("at", "cache", "failed_at", "peak", "peak_reserved", "phases", "states", "stop")
+    __slots__ = (
+        "alike",
+        "at",
+        "cache",
+        "failed_at",
+        "peak",
+        "peak_reserved",
+        "phases",
+        "states",
+        "stop",
+    )
 
-    def __init__(
-        self, plan: ReplayPlan, cap: int | None = None, *, in_python: bool = False
-    ) -> None:
-        self.cache = AllocatorState(plan, cap) if in_python else _new_state(plan, cap)
+    def __init__(self, plan: ReplayPlan, cap: int | None = None) -> None:
+        self.cache = AllocatorState(plan, cap)
         self.at = self.stop = self.peak = self.peak_reserved = 0
         self.failed_at: int | None = None
         self.phases: dict[str, ReplayPhase] = {}
         self.states: list[MarkState] = []
+        self.alike: dict[int, tuple[int, ...]] = {}
 
     def copy(self) -> ReplayRun:
         """A copy, to be continued under another cap."""
-        twin = ReplayRun(self.cache.plan)
+        twin = ReplayRun.__new__(ReplayRun)
         twin.cache, twin.phases = self.cache.copy(), dict(self.phases)
-        twin.states = list(self.states)
+        twin.states, twin.alike = list(self.states), dict(self.alike)
         for name in ("at", "failed_at", "peak", "peak_reserved", "stop"):
             setattr(twin, name, getattr(self, name))
         return twin
+
+    def limit(self, cap: int, *, elastic: bool = False, waits: bool = False) -> None:
+        """Go on under a cap in units.
+
+        elastic: it is raised where the run would fail; waits: the run stops where it is first
+        exceeded, before anything is released.
+        """
+        cache, self.failed_at = self.cache, None
+        cache.cap, cache.elastic, cache.waits = cap, elastic, waits
+
+    @property
+    def cap(self) -> int:
+        """The most units that may be reserved."""
+        return self.cache.cap
+
+    @property
+    def allocated(self) -> int:
+        """Units allocated now."""
+        return self.cache.allocated
+
+    @property
+    def reserved(self) -> int:
+        """Units reserved now."""
+        return self.cache.reserved
+
+    def outcome(self) -> CapOutcome:
+        """The outcome under the cap."""
+        self.keep_peaks()
+        cache = self.cache
+        return CapOutcome(cache.most_under, cache.least_over, self.failed_at, self.peak_reserved)
 
     def finish(self) -> bool:
         """Replay to the end; returns whether memory sufficed."""
@@ -328,18 +323,22 @@ class ReplayRun:
         )
         self.keep_peaks()
         cache.reset_peaks()
-        self.states.append(MarkState.of(cache, self.states[-1] if self.states else None))
+        self._remember(MarkState.of(cache, self.states[-1] if self.states else None))
+
+    def _remember(self, state: MarkState) -> None:
+        self.alike[state.digest] = (*self.alike.get(state.digest, ()), len(self.states))
+        self.states.append(state)
 
     def _skip_repeats(self, end: int) -> None:
         """Skip windows before `end` that would repeat the one that a mark has just ended."""
-        plan = self.cache.plan
-        while window := repeated_window(self.cache, self.states, end):
+        plan, tensors = self.cache.plan, self.cache.tensors
+        while window := repeated_window(self, end):
             repeated = self.states[-window.marks :]
             self.cache.retries += repeated[-1].retries - self.states[-window.marks - 1].retries
             for mark, state in enumerate(repeated, len(self.states)):
                 self.phases[plan.marks[mark][1]] = self.phases[plan.marks[mark - window.marks][1]]
-                self.states.append(state)
-            self.cache.rename(window.tensors, window.tensors_before)
+                self._remember(state)
+            tensors[window.tensors] = tensors[window.tensors_before]
             self.at, self.stop = plan.marks[mark][0], plan.mark_stops[mark] + 1
 
     def keep_peaks(self) -> None:

@@ -154,8 +154,6 @@ COUNTERS = (
 class AllocatorState:
     """The state of torch's allocator on one device during a replay, in units of 512 bytes."""
 
-    in_c = False
-
     __slots__ = (
         "addresses",
         "ages",
@@ -195,8 +193,7 @@ class AllocatorState:
         self.pools: list[list[int]] = [[] for _ in range(plan.num_pools)]  # free blocks
         self.starts: dict[int, int] = {}  # start address of a free block -> the block
         self.ends: dict[int, int] = {}  # its end address -> the block
-        # the block of each live tensor; C has its own
-        self.tensors = [] if self.in_c else [0] * len(plan.units)
+        self.tensors = [0] * len(plan.units)  # the block of each live tensor
         self.kept: set[int] = set()  # freed tensors whose blocks another CUDA stream still uses
         self.segments: dict[int, int] = {}  # segments from cudaMalloc: address -> units
         self.addresses = AddressSpace()
@@ -208,27 +205,19 @@ class AllocatorState:
         self.ages: dict[int, int] | None = {} if collects else None
         self.lookups = 0  # searches of the large pools
 
-    def play(self, at: int, end: int) -> int:
-        """Replay events, of a state in C."""
-        raise AssertionError("events of a state in Python are replayed by allocator.play_events")
-
     def copy(self) -> AllocatorState:
         """A copy, to be continued under another cap."""
         twin = AllocatorState(self.plan)
-        self._copy_counters(twin)
+        for name in COUNTERS:
+            setattr(twin, name, getattr(self, name))
+        twin.kept, twin.segments = set(self.kept), dict(self.segments)
+        twin.addresses = self.addresses.copy()
         twin.pools = [list(pool) for pool in self.pools]
         twin.gaps = [list(gap) for gap in self.gaps]
         twin.starts, twin.ends = dict(self.starts), dict(self.ends)
         twin.tensors, twin.unmapped = list(self.tensors), dict(self.unmapped)
         twin.ages = None if self.ages is None else dict(self.ages)
         return twin
-
-    def _copy_counters(self, twin: AllocatorState) -> None:
-        """Single values, and what is known of segments."""
-        for name in COUNTERS:
-            setattr(twin, name, getattr(self, name))
-        twin.kept, twin.segments = set(self.kept), dict(self.segments)
-        twin.addresses = self.addresses.copy()
 
     def segment_state(self) -> tuple[object, ...]:
         """What decides where the next segment is placed, and whether the cap allows it."""
@@ -244,18 +233,6 @@ class AllocatorState:
         """The free blocks of a pool from a size on, in order."""
         pool = self.pools[pool_index]
         return pool[bisect_left(pool, least << SHIFT) :]
-
-    def pool_state(self) -> tuple[object, ...]:
-        """The free blocks of all pools, to be compared."""
-        return tuple(map(tuple, self.pools))
-
-    def block_of(self, tensor: int) -> int:
-        """The block of a live tensor."""
-        return self.tensors[tensor]
-
-    def rename(self, window: slice, before: slice) -> None:
-        """Give tensors the blocks of those of the window before."""
-        self.tensors[window] = self.tensors[before]
 
     def reset_peaks(self) -> None:
         """Begin a phase."""

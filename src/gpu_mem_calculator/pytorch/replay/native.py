@@ -1,40 +1,64 @@
-"""The replay of blocks in C, where its library was built: the same figures, many times as fast.
+"""The replay in C, where its library was built: the same figures, many times as fast.
 
-`native/replay.c` has the free blocks of each pool and the block of each tensor. Segments, caps and
-what is released stay in Python: where no free block fits, C returns, and Python gives it a block.
-Expandable segments and the collection of garbage are replayed in Python alone.
+A replay is one call, which other threads need not wait for.
 """
 
 from __future__ import annotations
 
 from array import array
-from ctypes import CDLL, Structure, byref, c_int64, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_double, c_int64, c_void_p
 from functools import cache
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-from .blocks import ADDRESS, SHIFT
-from .cache import AllocatorState
-from .growth import grow
+from .blocks import LARGEST
+from .footprint import CapOutcome, Footprint, ReplayPhase
 from .native_library import LIBRARY
-from .plan import ReplayPlan
+from .rounding import UNIT
+from .settings import INTERVALS
 
-ABI = 1
+if TYPE_CHECKING:
+    from .plan import ReplayPlan
+
+ABI = 2
+NO_MEMORY, BAD_STREAM = -1, -2
 
 
-class NativeBlock(Structure):
-    """gmc_block."""
-
-    _fields_ = (("size", c_int64), ("start", c_int64))
-
-
-class NativePlan(Structure):
-    """gmc_plan, with the arrays that it borrows."""
+class NativeStream(Structure):
+    """gmc_stream."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("tensors", "events", "pools")),
-        *((name, c_void_p) for name in ("units", "pool", "event", "waits", "least_rest")),
-        *((name, c_int64) for name in ("oversize", "rounding", "unsplit")),
+        *((name, c_int64) for name in ("tensors", "events", "marks", "empties", "uses")),
+        *((name, c_void_p) for name in ("sizes", "event", "streams", "mark", "empty", "use")),
     )
+
+
+class NativeSettings(Structure):
+    """gmc_settings."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("expandable", "maps_pages", "oversize", "unsplit")),
+        *((name, c_int64) for name in ("rounding", "large_segment", "intervals")),
+        ("divisions", c_void_p),
+        ("collect_above", c_double),
+    )
+
+
+class NativeFigures(Structure):
+    """gmc_figures."""
+
+    at: int
+    failed: int
+    cap: int
+    allocated: int
+    reserved: int
+    peak: int
+    peak_reserved: int
+    retries: int
+    most_under: int
+    least_over: int
+    marks: int
+    _fields_ = tuple((name, c_int64) for name in __annotations__)
 
 
 @cache
@@ -46,144 +70,175 @@ def library() -> CDLL | None:
             return None
     except (OSError, AttributeError):
         return None
-    for name in ("gmc_open", "gmc_copy"):
+    for name in ("gmc_plan_open", "gmc_open", "gmc_copy"):
         getattr(found, name).restype = c_void_p
-    for name in ("gmc_play", "gmc_allocated", "gmc_peak", "gmc_free_blocks"):
+    for name in ("gmc_most_alive", "gmc_first_beyond"):
         getattr(found, name).restype = c_int64
-    found.gmc_block_of.restype = NativeBlock
+    found.gmc_phases.restype = POINTER(c_int64)
     return found
 
 
-def _array(kind: str, values: Any) -> Any:
-    return array(kind, values) if len(values) else array(kind, [0])
+def native_plan(plan: ReplayPlan) -> NativePlan | None:
+    """A plan for C; None where the library is none of this version."""
+    found = library()
+    return None if found is None else NativePlan(plan, found)
 
 
-class NativeEvents:
-    """A plan's arrays in the form that C reads; they live as long as the plan."""
+class NativePlan:
+    """gmc_plan, with the arrays that it reads, which cannot grow as long as it lives."""
 
-    __slots__ = ("arrays", "freed", "struct")
+    __slots__ = ("_arrays", "_plan", "_stream", "library", "plan")
 
-    def __init__(self, plan: ReplayPlan) -> None:
-        waits = bytearray(len(plan.units) + 1)
-        for tensor in plan.uses:
-            waits[tensor] = 1
-        self.arrays = {
-            "units": _array("q", plan.units),
-            "pool": _array("i", plan.pool_of),
-            "event": _array("q", plan.events),
-            "waits": array("B", waits),
-            "least_rest": _array("q", plan.least_rest),
+    def __init__(self, plan: ReplayPlan, library: CDLL) -> None:
+        self._plan = c_void_p()
+        self.plan, self.library, stream = plan, library, plan.stream
+        self._arrays = {
+            "sizes": _view(stream.sizes),
+            "event": _view(stream.events),
+            "streams": _view(stream.streams),
+            "mark": _view([at for at, _ in stream.marks]),
+            "empty": _view(stream.empties),
+            "use": _view(list(chain.from_iterable(stream.uses))),
+            "divisions": _view(plan.settings.roundup_power2_divisions),
         }
-        self.struct = NativePlan(
-            tensors=len(plan.units),
-            events=len(plan.events),
-            pools=plan.num_pools,
+        addresses = {name: _address(view) for name, view in self._arrays.items()}
+        settings = NativeSettings(
+            expandable=plan.settings.expandable_segments,
+            maps_pages=plan.maps_pages,
             oversize=plan.oversize,
-            rounding=plan.rounding,
             unsplit=plan.unsplit,
-            **{name: one.buffer_info()[0] for name, one in self.arrays.items()},
+            rounding=plan.rounding,
+            large_segment=plan.large_segment,
+            intervals=INTERVALS,
+            divisions=addresses.pop("divisions"),
+            collect_above=plan.settings.garbage_collection_threshold if plan.collects else 0.0,
         )
-        # tensors that other CUDA streams use, by the event that frees them
-        events = enumerate(plan.events) if plan.uses else ()
-        self.freed = {~event: at for at, event in events if event < 0 and ~event in plan.uses}
+        whole = NativeStream(
+            tensors=len(stream.sizes),
+            events=len(stream.events),
+            marks=len(stream.marks),
+            empties=len(stream.empties),
+            uses=len(stream.uses),
+            **addresses,
+        )
+        self._plan = c_void_p(library.gmc_plan_open(byref(whole), byref(settings)))
+        if not self._plan:
+            raise MemoryError("the replay's own memory ran out, or a tensor is not in the stream")
+
+    def __del__(self) -> None:
+        """Give back what C has."""
+        if self._plan:
+            self.library.gmc_plan_close(self._plan)
+
+    def start(self, cap: int | None) -> NativeRun:
+        """A replay from the start; `cap`: in bytes."""
+        limit = c_int64(LARGEST if cap is None else cap // UNIT)
+        collects = self.plan.collects and cap is not None
+        return NativeRun(self, self.library.gmc_open(self._plan, limit, collects))
+
+    @property
+    def most_alive(self) -> int:
+        """The peak of the tensors alive, in units."""
+        return int(self.library.gmc_most_alive(self._plan))
+
+    def first_beyond(self, units: int) -> int:
+        """The first event after which more than `units` are alive."""
+        return int(self.library.gmc_first_beyond(self._plan, c_int64(units)))
 
 
-class NativeState(AllocatorState):
-    """The state with its blocks in C; `counted`: the events whose waiting blocks are in `kept`."""
+def _view(values: Any) -> memoryview:
+    """The values as 64-bit integers."""
+    return memoryview(values if isinstance(values, array) else array("q", values))
 
-    __slots__ = ("_counted", "_library", "_state")
-    in_c = True
 
-    def __init__(self, plan: ReplayPlan, library: CDLL, cap_bytes: int | None = None) -> None:
-        super().__init__(plan, cap_bytes)
-        self._library, self._counted = library, 0
-        if plan.native is None:
-            plan.native = NativeEvents(plan)
-        self._state = c_void_p(library.gmc_open(byref(plan.native.struct)))
-        self._check(self._state.value)
+def _address(view: memoryview) -> int | None:
+    """Where C finds them; None for none."""
+    return view.obj.buffer_info()[0] if len(view) else None  # type: ignore[attr-defined]
+
+
+class NativeRun:
+    """A replay in progress, as `ReplayRun` is one in Python."""
+
+    __slots__ = ("_plan", "_state", "figures")
+
+    def __init__(self, plan: NativePlan, state: int | None) -> None:
+        self._plan, self._state, self.figures = plan, c_void_p(state), NativeFigures()
+        self._check(state)
+        self._read()
 
     def __del__(self) -> None:
         """Give back what C has."""
         if self._state:
-            self._library.gmc_close(self._state)
+            self._plan.library.gmc_close(self._state)
 
-    def _check(self, whole: object) -> None:
+    @staticmethod
+    def _check(whole: object) -> None:
         if not whole:
             raise MemoryError("the replay's own memory ran out")
 
-    def copy(self) -> AllocatorState:
+    def _read(self) -> None:
+        self._plan.library.gmc_read(self._state, byref(self.figures))
+
+    def copy(self) -> NativeRun:
         """A copy, to be continued under another cap."""
-        twin = NativeState.__new__(NativeState)
-        AllocatorState.__init__(twin, self.plan)
-        self._copy_counters(twin)
-        twin._library, twin._counted = self._library, self._counted
-        twin._state = c_void_p(self._library.gmc_copy(self._state))
-        self._check(twin._state.value)
-        return twin
+        return NativeRun(self._plan, self._plan.library.gmc_copy(self._state))
 
-    def play(self, at: int, end: int) -> int:
-        """Replay events; returns where it ended: `end`, or the event that ran out of memory."""
-        play, state = self._library.gmc_play, self._state
-        while True:
-            reached = play(state, c_int64(at), c_int64(end))
-            self._check(reached >= 0)
-            self._note_kept(reached)
-            if reached == end or not (block := grow(self, self.plan.events[reached])):
-                break
-            at = reached
-            self._library.gmc_give(state, c_int64(block >> SHIFT), c_int64(block & ADDRESS))
-        self.allocated = self._library.gmc_allocated(state)
-        self.peak = self._library.gmc_peak(state)
-        return int(reached)
+    def limit(self, cap: int, *, elastic: bool = False, waits: bool = False) -> None:
+        """Go on under a cap, as `ReplayRun` does."""
+        self._plan.library.gmc_limit(self._state, c_int64(cap), elastic, waits)
+        self._read()
 
-    def _note_kept(self, reached: int) -> None:
-        """Tensors that were freed before an event, and whose blocks wait for another stream."""
-        freed = self.plan.native.freed
-        self.kept |= {one for one, at in freed.items() if self._counted <= at < reached}
-        self._counted = max(self._counted, reached)
+    def finish(self) -> bool:
+        """Replay to the end; returns whether memory sufficed."""
+        return self.advance(len(self._plan.plan.stream.events))
 
-    def free_blocks(self, pool_index: int, least: int) -> list[int]:
-        """The free blocks of a pool from a size on, in order."""
-        return [block.size << SHIFT | block.start for block in self._blocks(pool_index, least)]
+    def advance(self, end: int) -> bool:
+        """Replay the events before `end`; whether memory sufficed."""
+        outcome = self._plan.library.gmc_advance(self._state, c_int64(end))
+        if outcome == BAD_STREAM:
+            raise ValueError("a tensor is freed that is not alive")
+        self._check(outcome != NO_MEMORY)
+        self._read()
+        return bool(outcome)
 
-    def _blocks(self, pool_index: int, least: int) -> Any:
-        read, at = self._library.gmc_free_blocks, (c_int64(pool_index), c_int64(least))
-        blocks = (NativeBlock * read(self._state, *at, None))()
-        read(self._state, *at, blocks)
-        return blocks
+    @property
+    def at(self) -> int:
+        """How many events have been replayed."""
+        return self.figures.at
 
-    def pool_state(self) -> tuple[object, ...]:
-        """The free blocks of all pools, to be compared."""
-        return tuple(bytes(self._blocks(index, 0)) for index in range(self.plan.num_pools))
+    @property
+    def cap(self) -> int:
+        """The most units that may be reserved."""
+        return self.figures.cap
 
-    def block_of(self, tensor: int) -> int:
-        """The block of a live tensor."""
-        block = self._library.gmc_block_of(self._state, c_int64(tensor))
-        return int(block.size << SHIFT | block.start)
+    @property
+    def allocated(self) -> int:
+        """Units allocated now."""
+        return self.figures.allocated
 
-    def rename(self, window: slice, before: slice) -> None:
-        """Give tensors the blocks of those of the window before."""
-        first, count = window.start, window.stop - window.start
-        self._library.gmc_rename(self._state, *map(c_int64, (first, before.start, count)))
+    @property
+    def reserved(self) -> int:
+        """Units reserved now."""
+        return self.figures.reserved
 
-    def reset_peaks(self) -> None:
-        """Begin a phase."""
-        super().reset_peaks()
-        self._library.gmc_reset_peak(self._state)
+    def outcome(self) -> CapOutcome:
+        """The outcome under the cap."""
+        found = self.figures
+        failed_at = found.at if found.failed else None
+        return CapOutcome(found.most_under, found.least_over, failed_at, found.peak_reserved)
 
-    def remove(self, pool_index: int, block: int) -> None:
-        """Take a free block out of its pool."""
-        parts = (pool_index, block >> SHIFT, block & ADDRESS)
-        self._library.gmc_remove(self._state, *map(c_int64, parts))
-
-    def free_kept(self, events: int) -> None:
-        """Free the kept blocks whose other CUDA streams have finished after `events` events."""
-        for tensor in sorted(t for t in self.kept if self.plan.uses[t] <= events):
-            self.kept.remove(tensor)
-            self._check(self._library.gmc_free(self._state, c_int64(tensor)))
-
-
-def state_in_c(plan: ReplayPlan, cap_bytes: int | None) -> AllocatorState | None:
-    """The state at the start of a replay, in C; None where the library is none of this version."""
-    found = library()
-    return None if found is None else NativeState(plan, found, cap_bytes)
+    def footprint(self) -> Footprint:
+        """The result so far."""
+        found, plan = self.figures, self._plan
+        of = plan.library.gmc_phases(self._state)[: 3 * found.marks]
+        phases = zip(of[::3], of[1::3], of[2::3], strict=True)
+        return Footprint(
+            allocated_bytes=found.peak * UNIT,
+            reserved_bytes=found.peak_reserved * UNIT,
+            phases={
+                name: ReplayPhase(*(units * UNIT for units in phase))
+                for (_, name), phase in zip(plan.plan.marks, phases, strict=False)
+            },
+            retries=found.retries,
+            failed_at=found.at if found.failed else None,
+        )

@@ -16,16 +16,18 @@ collects none on a card of which it may take all (`AllocatorSettings.memory_frac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from .allocator import Footprint, ReplayRun
+from .allocator import ReplayRun, start_replay
 from .blocks import LARGEST
+from .footprint import CapOutcome, Footprint
 from .plan import ReplayPlan
 from .rounding import UNIT
 from .settings import AllocatorSettings
 from .stream import AllocationStream
+
+if TYPE_CHECKING:
+    from .native import NativeRun
 
 CLOSE = 0.003
 """Tolerance of the answer, as a share of it."""
@@ -43,23 +45,6 @@ def needs_bytes(stream: AllocationStream, settings: AllocatorSettings | None = N
     return NeedsSearch(stream, settings or AllocatorSettings()).needs_bytes()
 
 
-class CapOutcome(NamedTuple):
-    """The outcome of replays under caps from `most_under` up to, not including, `least_over`.
-
-    `failed_at`: the index of the event that runs out of memory, None where none does.
-    """
-
-    most_under: int
-    least_over: int
-    failed_at: int | None
-    peak_reserved: int
-
-    @property
-    def survives(self) -> bool:
-        """Whether no event runs out of memory."""
-        return self.failed_at is None
-
-
 class NeedsSearch:
     """The search for the least card for one stream, in units.
 
@@ -74,18 +59,15 @@ class NeedsSearch:
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
         assert not settings.memory_fraction, "the cap of a search is a card's memory"
         self.plan, self.outcomes = ReplayPlan(stream, settings), list[CapOutcome]()
-        self.low = _live_units(self.plan) - 1
-        self.start = self.near = _replay_until(ReplayRun(self.plan), self.low + 1)
+        self.low = self.plan.most_alive - 1
+        self.start = self.near = _replay_until(start_replay(self.plan), self.low + 1)
         self.unlimited = self._replay_unlimited()
 
     def _replay_unlimited(self) -> Footprint:
         """The footprint without a cap, continued from where the search starts."""
-        player = self.start.copy()
-        player.cache.cap = LARGEST
-        player.finish()
-        footprint = player.footprint()
+        player = _replay_rest(self.start, LARGEST)
         self._add(player)
-        return footprint
+        return player.footprint()
 
     def needs_bytes(self) -> int:
         """The least cap in bytes: one that was tried, above which the probes survive.
@@ -95,7 +77,7 @@ class NeedsSearch:
         low, most = self.low, self.unlimited.reserved_bytes // UNIT
         elastic = _replay_rest(self.start, low + 1, elastic=True)
         self._add(elastic)
-        high = min(elastic.cache.cap, most)
+        high = min(elastic.cap, most)
         step = max(int(high * CLOSE), 1)
         self.near = _replay_until(self.start, high - step)
         while not self.survives(high):
@@ -138,13 +120,13 @@ class NeedsSearch:
         if cap > self.low:
             failed_at = self.outcome(cap).failed_at
         else:
-            failed_at = next(at for at, alive in enumerate(_alive(self.plan)) if alive > cap)
+            failed_at = self.plan.first_beyond(cap)
             phases = self.unlimited.phases
             first = next((m for _, m in marks if phases[m].reserved_bytes > cap * UNIT), "")
             if first != _mark_after(marks, failed_at) or not self.plan.usual:
-                player = ReplayRun(self.plan, cap * UNIT)
+                player = start_replay(self.plan, cap * UNIT)
                 player.finish()
-                failed_at = player.failed_at
+                failed_at = player.outcome().failed_at
         return None if failed_at is None else _mark_after(marks, failed_at)
 
     def outcome(self, cap: int) -> CapOutcome:
@@ -152,27 +134,12 @@ class NeedsSearch:
         for known in self.outcomes:
             if known.most_under <= cap < known.least_over:
                 return known
-        return self._add(_replay_rest(self.near if cap >= self.near.cache.cap else self.start, cap))
+        return self._add(_replay_rest(self.near if cap >= self.near.cap else self.start, cap))
 
-    def _add(self, player: ReplayRun) -> CapOutcome:
+    def _add(self, player: ReplayRun | NativeRun) -> CapOutcome:
         """The outcome of a finished replay, which is remembered."""
-        cache = player.cache
-        outcome = CapOutcome(
-            cache.most_under, cache.least_over, player.failed_at, player.peak_reserved
-        )
-        self.outcomes.append(outcome)
-        return outcome
-
-
-def _alive(plan: ReplayPlan) -> Iterator[int]:
-    """The units of the tensors alive after each event, each at its rounded size."""
-    units = plan.units
-    return accumulate([units[event] if event >= 0 else -units[~event] for event in plan.events])
-
-
-def _live_units(plan: ReplayPlan) -> int:
-    """Peak of the tensors alive: no cap below it suffices."""
-    return max(_alive(plan), default=0)
+        self.outcomes.append(player.outcome())
+        return self.outcomes[-1]
 
 
 def _mark_after(marks: list[tuple[int, str]], event: int) -> str:
@@ -180,20 +147,20 @@ def _mark_after(marks: list[tuple[int, str]], event: int) -> str:
     return next((name for end, name in marks if event < end), marks[-1][1])
 
 
-def _replay_until(start: ReplayRun, cap: int) -> ReplayRun:
+def _replay_until(start: ReplayRun | NativeRun, cap: int) -> ReplayRun | NativeRun:
     """Continue to where `cap` would first be exceeded, before anything is released."""
     player = start.copy()
-    cache = player.cache
-    cache.cap, cache.waits = cap, True
+    player.limit(cap, waits=True)
     player.finish()
-    cache.waits, player.failed_at = False, None
+    player.limit(cap)
     return player
 
 
-def _replay_rest(start: ReplayRun, cap: int, elastic: bool = False) -> ReplayRun:
+def _replay_rest(
+    start: ReplayRun | NativeRun, cap: int, elastic: bool = False
+) -> ReplayRun | NativeRun:
     """Continue to the end under a cap."""
     player = start.copy()
-    player.cache.cap, player.cache.elastic = cap, elastic
+    player.limit(cap, elastic=elastic)
     player.finish()
-    player.keep_peaks()
     return player

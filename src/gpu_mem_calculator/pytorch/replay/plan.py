@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from .blocks import NEVER, SHIFT
+from .native_library import is_wanted
 from .repeats import Repeats
 from .rounding import SMALL, UNIT, round_units
 from .settings import AllocatorSettings
 from .stream import UNTIL_MARK, AllocationStream
+
+if TYPE_CHECKING:
+    from .native import NativePlan
 
 EMPTY = ""
 """The name of a stop at which all cached segments are released."""
@@ -19,84 +26,131 @@ UNTIL_DONE = NEVER - 1
 class ReplayPlan:
     """What all replays of one stream with the same settings share; sizes are in units of 512 bytes.
 
+    What a replay in Python alone needs is computed when it begins.
+
     - collects: garbage is collected under a cap
     - maps_pages: the driver is asked for the pages that an expandable segment lacks
-    - units: of each tensor's block; wanted: the smallest block that fits it, as blocks.py writes it
-    - pool_of: the pool of each tensor
-    - least_rest: for each pool, a rest of more than this is split off a block; least_rest_block:
-      the largest such block that is not split off, as blocks.py writes it
     - oversize: a block from this size on serves only requests from this size on
     - rounding: such a block must exceed its request by less than this
     - unsplit: the block of a request from this size on is never split
     - large_segment: of the large pool
-    - uses: for tensors used on other CUDA streams, the events after which they can be freed
-    - usual: blocks of any size are split, no segment grows, no garbage is collected, and no tensor
-      is used on another CUDA stream
-    - stops: where a replay pauses between events
-    - marks: the stream's; mark_stops: the index of each among the stops
-    - native: the same for C, where a replay in C has begun (native.py)
-    - repeats: windows between marks that repeat the one before them
+    - marks: the stream's
     """
 
-    __slots__ = (
-        "collects",
-        "events",
-        "large_segment",
-        "least_rest",
-        "least_rest_block",
-        "maps_pages",
-        "mark_stops",
-        "marks",
-        "native",
-        "num_pools",
-        "oversize",
-        "pool_of",
-        "repeats",
-        "rounding",
-        "settings",
-        "stops",
-        "units",
-        "unsplit",
-        "uses",
-        "usual",
-        "wanted",
-    )
-
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
-        self.settings = settings
-        self.native: Any = None
-        fraction = settings.memory_fraction
+        self.stream, self.settings, self.marks = stream, settings, stream.marks
+        fraction, expandable = settings.memory_fraction, settings.expandable_segments
         self.collects = fraction and settings.garbage_collection_threshold > 0
-        self.maps_pages = settings.expandable_segments and not fraction
-        self.events = stream.events.tolist()
-        rounded = {size: round_units(size, settings) for size in set(stream.sizes)}
-        self.units = [rounded[size] for size in stream.sizes]
-        self.wanted = [units << SHIFT for units in self.units]
-        self.pool_of = _pools(self.units, stream.streams)
-        self.num_pools = max(self.pool_of, default=1) + 1
-        least = 0 if settings.expandable_segments else SMALL
-        self.least_rest = [least, 0] * (self.num_pools // 2 + 1)
-        self.least_rest_block = [(rest + 1 << SHIFT) - 1 for rest in self.least_rest]
+        self.maps_pages = expandable and not fraction
         split = settings.max_split_bytes
         self.oversize = NEVER if split is None else split // UNIT
-        self.unsplit = NEVER if settings.expandable_segments else self.oversize
+        self.unsplit = NEVER if expandable else self.oversize
         self.large_segment = settings.large_segment_bytes // UNIT
         rounding = settings.max_non_split_rounding_bytes
         self.rounding = self.large_segment if rounding is None else rounding // UNIT
-        self.uses = _uses(stream)
-        other = settings.expandable_segments or self.collects or self.uses
-        self.usual = split is None and not other
-        self.stops = self._stops(stream)
-        self.marks = stream.marks
-        self.mark_stops = [i for i, (_, name) in enumerate(self.stops) if name]
-        self.repeats = Repeats(stream, self)
 
-    def _stops(self, stream: AllocationStream) -> list[tuple[int, str | None]]:
+    @cached_property
+    def native(self) -> NativePlan | None:
+        """The same for C, where its library is to be had."""
+        if not is_wanted():
+            return None
+        from .native import native_plan  # which needs ctypes
+
+        return native_plan(self)
+
+    @cached_property
+    def events(self) -> list[int]:
+        """The stream's."""
+        return self.stream.events.tolist()
+
+    @cached_property
+    def units(self) -> list[int]:
+        """Of each tensor's block."""
+        rounded = {size: round_units(size, self.settings) for size in set(self.stream.sizes)}
+        return [rounded[size] for size in self.stream.sizes]
+
+    @cached_property
+    def wanted(self) -> list[int]:
+        """The smallest block that fits each tensor, as blocks.py writes it."""
+        return [units << SHIFT for units in self.units]
+
+    @cached_property
+    def pool_of(self) -> list[int]:
+        """The pool of each tensor: two for each CUDA stream, large (even) and small (odd)."""
+        streams = self.stream.streams
+        if not streams:
+            return [int(need <= SMALL) for need in self.units]
+        first = {stream: 2 * i for i, stream in enumerate(sorted(set(streams)))}
+        return [first[s] + (need <= SMALL) for need, s in zip(self.units, streams, strict=True)]
+
+    @cached_property
+    def num_pools(self) -> int:
+        """How many there are."""
+        return max(self.pool_of, default=1) + 1
+
+    @property
+    def least_rest_of_large(self) -> int:
+        """In a large pool, a rest of more than this is split off a block; in a small one, any."""
+        return 0 if self.settings.expandable_segments else SMALL
+
+    @cached_property
+    def least_rest(self) -> list[int]:
+        """For each pool, a rest of more than this is split off a block."""
+        return [self.least_rest_of_large, 0] * (self.num_pools // 2 + 1)
+
+    @cached_property
+    def least_rest_block(self) -> list[int]:
+        """The largest such block that is not split off, as blocks.py writes it."""
+        return [(rest + 1 << SHIFT) - 1 for rest in self.least_rest]
+
+    @cached_property
+    def uses(self) -> dict[int, int]:
+        """For tensors used on other CUDA streams, the events after which they can be freed."""
+        return _uses(self.stream)
+
+    @cached_property
+    def usual(self) -> bool:
+        """Whether blocks of any size are split, no segment grows, no garbage is collected, and no
+        tensor is used on another CUDA stream.
+        """
+        settings = self.settings
+        other = settings.expandable_segments or self.collects or self.uses
+        return settings.max_split_bytes is None and not other
+
+    @cached_property
+    def repeats(self) -> Repeats:
+        """Windows between marks that repeat the one before them."""
+        return Repeats(self.stream, self)
+
+    @cached_property
+    def mark_stops(self) -> list[int]:
+        """The index of each mark among the stops."""
+        return [i for i, (_, name) in enumerate(self.stops) if name]
+
+    @property
+    def most_alive(self) -> int:
+        """The peak of the tensors alive: no cap below it suffices."""
+        return self.native.most_alive if self.native else max(self._alive(), default=0)
+
+    def first_beyond(self, units: int) -> int:
+        """The first event after which more than `units` are alive."""
+        if self.native:
+            return self.native.first_beyond(units)
+        return next(at for at, alive in enumerate(self._alive()) if alive > units)
+
+    def _alive(self) -> Iterator[int]:
+        """The units of the tensors alive after each event, each at its rounded size."""
+        units = self.units
+        return accumulate([units[event] if event >= 0 else -units[~event] for event in self.events])
+
+    @cached_property
+    def stops(self) -> list[tuple[int, str | None]]:
         """Where a replay pauses: (events before it, the mark's name, EMPTY or None), in order.
 
         At a stop that is no mark, blocks are freed whose other CUDA streams have finished by then,
         and an event of a tensor without bytes is skipped.
         """
+        stream = self.stream
         stops: list[tuple[int, str | None]] = [(end, name) for end, name in stream.marks]
         stops += [(end, EMPTY) for end in stream.empties]
         stops += [(end, None) for end in self.uses.values() if end < UNTIL_DONE]
@@ -122,11 +176,3 @@ def _uses(stream: AllocationStream) -> dict[int, int]:
             end = UNTIL_DONE if end == UNTIL_MARK else max(end, freed.get(tensor, 0))
             uses[tensor] = max(end, uses.get(tensor, 0))
     return uses
-
-
-def _pools(units: list[int], streams: list[int]) -> list[int]:
-    """The pool of each tensor: two for each CUDA stream, large (even) and small (odd)."""
-    if not streams:
-        return [int(need <= SMALL) for need in units]
-    first = {stream: 2 * i for i, stream in enumerate(sorted(set(streams)))}
-    return [first[s] + (need <= SMALL) for need, s in zip(units, streams, strict=True)]

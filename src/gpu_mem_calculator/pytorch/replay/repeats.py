@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from .allocator import ReplayRun
     from .cache import AllocatorState
     from .plan import ReplayPlan
     from .stream import AllocationStream
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 class MarkState(NamedTuple):
     """The allocator's state at a mark: all that its answer to later requests depends on.
 
+    - digest: of what is allocated and free, which differs for almost all states that differ
     - pools: the free blocks; what is not free is in use
     - segments: those of the driver, their addresses and the cap, which requests compare with
     - retries: a count, which decides nothing
     """
 
+    digest: int
     allocated: int
-    pools: tuple[object, ...]
+    pools: tuple[tuple[int, ...], ...]
     segments: tuple[object, ...]
     segment_changes: int
     retries: int
@@ -34,9 +37,11 @@ class MarkState(NamedTuple):
         segments = (
             before.segments if before and before.segment_changes == cache.segment_changes else None
         )
+        pools = tuple(map(tuple, cache.pools))
         return cls(
+            digest=hash((cache.allocated, pools)),
             allocated=cache.allocated,
-            pools=cache.pool_state(),
+            pools=pools,
             segments=segments or cache.segment_state(),
             segment_changes=cache.segment_changes,
             retries=cache.retries,
@@ -44,7 +49,7 @@ class MarkState(NamedTuple):
 
     def equals(self, other: MarkState) -> bool:
         """Whether later requests have the same answers."""
-        return self[:3] == other[:3]
+        return self[:4] == other[:4]
 
 
 class RepeatedWindow(NamedTuple):
@@ -96,22 +101,19 @@ class Repeats:
         return RepeatedWindow(marks, new, old, shift, freed)
 
 
-def repeated_window(
-    cache: AllocatorState, states: list[MarkState], end: int
-) -> RepeatedWindow | None:
-    """The window after the last mark that does what the one before it did; ends at most at `end`.
-
-    states: that at each mark so far.
-    """
-    plan, block = cache.plan, cache.block_of
+def repeated_window(run: ReplayRun, end: int) -> RepeatedWindow | None:
+    """The window after the last mark that does what the one before it did, if it ends by `end`."""
+    plan, states, tensors = run.cache.plan, run.states, run.cache.tensors
     if plan.collects or plan.uses:
         return None
     mark, now = len(states) - 1, states[-1]
-    for marks in range(1, min(mark, len(plan.marks) - mark - 1) + 1):
-        if states[mark - marks].equals(now) and plan.marks[mark + marks][0] <= end:
+    for before in reversed(run.alike[now.digest][:-1]):
+        marks = mark - before
+        ends = mark + marks < len(plan.marks) and plan.marks[mark + marks][0] <= end
+        if ends and states[before].equals(now):
             window = plan.repeats.after(mark, marks)
             if window is not None and all(
-                block(tensor) == block(tensor - window.shift) for tensor in window.freed
+                tensors[tensor] == tensors[tensor - window.shift] for tensor in window.freed
             ):
                 return window
     return None
