@@ -78,17 +78,19 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	-$(PIP) --upgrade pip
 
-$(VENV)/base: $(BIN)/python pyproject.toml constraints.txt
+# an install compiles the replay in C, where there is a compiler
+INSTALLED := pyproject.toml constraints.txt native/replay.c native/replay.h
+
+$(VENV)/base: $(BIN)/python $(INSTALLED)
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/web: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/web: $(BIN)/python $(INSTALLED)
 	$(PIP) -e ".[web]"
 	@touch $@
 
-$(VENV)/dev: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/dev: $(BIN)/python $(INSTALLED)
 	$(PIP) -e ".[dev]"
-	-$(BIN)/python native/build.py # the replay in C, where there is a compiler: tests compare it with Python's
 	@touch $@
 
 # torch, transformers and DeepSpeed without a GPU: what traces run, and what every family's shapes

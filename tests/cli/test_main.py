@@ -14,13 +14,16 @@ import pytest
 from gpu_mem_calculator import __version__
 from gpu_mem_calculator.cli.main import VERBS
 from gpu_mem_calculator.cli.output import write
+from gpu_mem_calculator.pytorch.replay.native_library import is_wanted
 
 from .conftest import Command
 
+REPLAY = "C" if is_wanted() else "Python"
+
 
 def test_version(command: Command) -> None:
-    """--version prints the package's version."""
-    assert command("--version") == (0, f"gpu-mem-calc {__version__}\n", "")
+    """--version prints the package's version, and which replay runs."""
+    assert command("--version") == (0, f"gpu-mem-calc {__version__} (replay in {REPLAY})\n", "")
 
 
 def test_nothing_gives_the_help(command: Command) -> None:
@@ -129,7 +132,13 @@ def _shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_module_runs_as_a_command() -> None:
     """`python -m gpu_mem_calculator` is the same command."""
     done = _shell('"$PY" -m gpu_mem_calculator --version')
-    assert done.stdout == f"gpu-mem-calc {__version__}\n"
+    assert done.stdout == f"gpu-mem-calc {__version__} (replay in {REPLAY})\n"
+
+
+def test_version_says_that_the_library_is_left_out() -> None:
+    """The variable that does so is the user's."""
+    done = _shell('"$PY" -m gpu_mem_calculator --version', GPU_MEM_CALC_REPLAY="python")
+    assert done.stdout == f"gpu-mem-calc {__version__} (replay in Python)\n"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -93,8 +93,9 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] in ("--version", "-V", "version"):
         from .. import __version__
+        from ..pytorch.replay.native_library import is_wanted
 
-        write(f"{PROG} {__version__}")
+        write(f"{PROG} {__version__} (replay in {'C' if is_wanted() else 'Python'})")
         return 0
     return _verb(*_natural(words))
 
@@ -202,7 +203,7 @@ def _help() -> str:
         f"usage: {PROG} COMMAND ...\n\n"
         "Estimates the GPU memory that training or serving a language model takes.\n\n"
         f"commands:\n{verbs}\n\n{examples('main')}\n\n"
-        f"options:\n  --version  print the version\n"
+        f"options:\n  --version  print the version, and whether the replay runs in C\n"
         f"  --help     this page; {PROG} COMMAND --help for one command\n\n"
         f"{EXIT_CODES}\n"
         'With --format json, errors are JSON on stdout, too: {"error": {"problems": [...]}}'
