@@ -275,16 +275,42 @@ int64_t gmc_first_beyond(const gmc_plan *plan, int64_t units)
 /* --- the state --- */
 
 typedef struct {
-    int64_t size, start, age; /* age: searches of the large pools when it was freed */
+    int64_t size, start, age; /* age: requests of more than 1 MiB when it was freed */
     int32_t before, after;    /* the blocks next to it in its segment, or NONE */
     int32_t pool;
-    int8_t is_free, is_mapped; /* not mapped: a range of an expandable segment without pages */
+    int8_t is_mapped;         /* not: a range of an expandable segment without pages */
+    int8_t is_free;
+    int16_t at;               /* where its entry was put, which may have moved since: */
+    int32_t leaf;
 } block_t;
 
-typedef struct { /* in a pool, ordered by size, then by start */
-    int64_t size, start;
+typedef struct { /* a range that is not mapped */
+    int64_t start;
     int32_t block;
-} entry_t;
+} gap_t;
+
+/* An entry of a pool: a size in the high bits, its block in the low ones. Entries are ordered by
+ * size, then by the start of the block. */
+typedef int64_t entry_t;
+
+enum { LEAF = 128, BLOCK_BITS = 24 };
+#define MOST_BLOCKS ((int64_t)1 << BLOCK_BITS)
+
+typedef struct { /* entries that follow each other; few, so that one can be inserted quickly */
+    int32_t count;
+    entry_t entries[LEAF];
+} leaf_t;
+
+typedef struct {
+    list_t leaves; /* leaf_t; the empty ones are not in `order` */
+    list_t order;  /* int32_t: the leaves by their entries */
+    list_t unused; /* int32_t: the empty ones */
+} pool_t;
+
+typedef struct {
+    int64_t leaf; /* its place in the order */
+    int32_t at;
+} place_t;
 
 typedef struct { /* pages of address space; of a chunk: how many segments it has */
     int64_t start, pages, segments;
@@ -293,8 +319,8 @@ typedef struct { /* pages of address space; of a chunk: how many segments it has
 struct gmc_state {
     const gmc_plan *plan;
     list_t blocks;                /* block_t; those without a use are linked from `unused` by `after` */
-    list_t *pools;                /* entry_t */
-    list_t *gaps;                 /* entry_t of ranges that are not mapped, by start */
+    pool_t *pools;                /* the free blocks */
+    list_t *gaps;                 /* gap_t, by start */
     list_t holes, chunks, rests;  /* range_t, by start */
     list_t kept;                  /* freed tensors whose blocks another CUDA stream still uses */
     int32_t *tensors;             /* the block of each live tensor */
@@ -312,13 +338,18 @@ static block_t *block_of(const gmc_state *state, int32_t block)
     return (block_t *)state->blocks.items + block;
 }
 
+static block_t new_range(int64_t size, int64_t start, int32_t pool, int8_t is_mapped)
+{
+    return (block_t){size, start, 0, NONE, NONE, pool, is_mapped, 0, 0, 0};
+}
+
 static int32_t new_block(gmc_state *state, block_t block)
 {
     int32_t number = state->unused;
     if (number != NONE) {
         state->unused = block_of(state, number)->after;
     } else {
-        if (!room_for_one(&state->blocks, sizeof block)) {
+        if (state->blocks.count == MOST_BLOCKS || !room_for_one(&state->blocks, sizeof block)) {
             state->is_short = 1;
             return NONE;
         }
@@ -354,40 +385,152 @@ static int32_t put_after(gmc_state *state, int32_t before, block_t block)
     return number;
 }
 
-static int64_t first_fit(const list_t *pool, int64_t size, int64_t start)
+static leaf_t *leaf_of(const pool_t *pool, int64_t place)
 {
-    const entry_t *entries = pool->items;
-    int64_t low = 0, count = pool->count;
-    while (count > 0) {
-        int64_t half = count / 2;
-        const entry_t *entry = entries + low + half;
-        if (entry->size < size || (entry->size == size && entry->start < start)) {
-            low += half + 1;
+    return (leaf_t *)pool->leaves.items + ((int32_t *)pool->order.items)[place];
+}
+
+static int64_t size_of(entry_t entry) { return entry >> BLOCK_BITS; }
+static int32_t block_in(entry_t entry) { return (int32_t)(entry & (MOST_BLOCKS - 1)); }
+
+static int is_less(const gmc_state *state, entry_t entry, int64_t size, int64_t start)
+{
+    int64_t own = size_of(entry);
+    return own == size ? block_of(state, block_in(entry))->start < start : own < size;
+}
+
+/* The place of the first entry that is not less; it may be one after the last of a leaf. */
+static place_t place_of(const gmc_state *state, const pool_t *pool, int64_t size, int64_t start)
+{
+    int64_t leaf = 0, leaves = pool->order.count;
+    while (leaves > 1) {
+        if (is_less(state, leaf_of(pool, leaf + leaves / 2)->entries[0], size, start))
+            leaf += leaves / 2;
+        leaves -= leaves / 2;
+    }
+    const leaf_t *own = leaves ? leaf_of(pool, leaf) : NULL;
+    int32_t at = 0;
+    for (int32_t count = own ? own->count : 0; count > 0;) {
+        int32_t half = count / 2;
+        if (is_less(state, own->entries[at + half], size, start)) {
+            at += half + 1;
             count -= half + 1;
         } else {
             count = half;
         }
     }
-    return low;
+    return (place_t){leaf, at};
+}
+
+/* The entry at a place, or the next one; NULL where there is none. */
+static entry_t *entry_at(const pool_t *pool, place_t *place)
+{
+    if (place->leaf < pool->order.count && place->at == leaf_of(pool, place->leaf)->count)
+        *place = (place_t){place->leaf + 1, 0};
+    return place->leaf < pool->order.count ? leaf_of(pool, place->leaf)->entries + place->at : NULL;
+}
+
+/* A new leaf at a place of the order. */
+static leaf_t *new_leaf(pool_t *pool, int64_t place)
+{
+    int32_t number = (int32_t)pool->leaves.count;
+    if (pool->unused.count)
+        number = ((int32_t *)pool->unused.items)[--pool->unused.count];
+    else if (!room_for_one(&pool->leaves, sizeof(leaf_t)))
+        return NULL;
+    else
+        pool->leaves.count++;
+    if (!list_insert(&pool->order, place, &number, sizeof number))
+        return NULL;
+    leaf_t *leaf = leaf_of(pool, place);
+    leaf->count = 0;
+    return leaf;
+}
+
+static int add_entry(pool_t *pool, place_t place, entry_t entry, block_t *block)
+{
+    leaf_t *leaf = pool->order.count ? leaf_of(pool, place.leaf) : new_leaf(pool, 0);
+    if (leaf && leaf->count == LEAF) {
+        leaf_t *upper = new_leaf(pool, place.leaf + 1);
+        if (!upper)
+            return 0;
+        leaf = leaf_of(pool, place.leaf);
+        leaf->count = upper->count = LEAF / 2;
+        memcpy(upper->entries, leaf->entries + LEAF / 2, LEAF / 2 * sizeof entry);
+        if (place.at > LEAF / 2) {
+            place.at -= LEAF / 2;
+            leaf = upper;
+        }
+    }
+    if (!leaf)
+        return 0;
+    entry_t *own = leaf->entries + place.at;
+    memmove(own + 1, own, (size_t)(leaf->count++ - place.at) * sizeof entry);
+    *own = entry;
+    block->leaf = (int32_t)(leaf - (leaf_t *)pool->leaves.items);
+    block->at = (int16_t)place.at;
+    return 1;
+}
+
+static void delete_entry(pool_t *pool, place_t place)
+{
+    leaf_t *leaf = leaf_of(pool, place.leaf);
+    entry_t *own = leaf->entries + place.at;
+    memmove(own, own + 1, (size_t)(--leaf->count - place.at) * sizeof *own);
+    if (leaf->count)
+        return;
+    /* a leaf for which there is no room among the unused ones is not used again */
+    int32_t *order = pool->order.items;
+    list_insert(&pool->unused, pool->unused.count, order + place.leaf, sizeof *order);
+    list_delete(&pool->order, place.leaf, sizeof(int32_t));
+}
+
+/* The blocks of a pool from a size on, in order: a copy, to release some of them. */
+static list_t blocks_from(gmc_state *state, int64_t pool, int64_t size)
+{
+    list_t found = {NULL, 0, 0};
+    const pool_t *own = &state->pools[pool];
+    place_t place = place_of(state, own, size, 0);
+    for (const entry_t *entry; (entry = entry_at(own, &place)); place.at++) {
+        int32_t number = block_in(*entry);
+        if (!list_insert(&found, found.count, &number, sizeof number))
+            state->is_short = 1;
+    }
+    return found;
 }
 
 static void insert(gmc_state *state, int32_t number)
 {
     block_t *block = block_of(state, number);
-    list_t *pool = &state->pools[block->pool];
-    entry_t entry = {block->size, block->start, number};
+    pool_t *pool = &state->pools[block->pool];
     block->is_free = 1;
     block->age = state->lookups;
-    if (!list_insert(pool, first_fit(pool, block->size, block->start), &entry, sizeof entry))
+    place_t place = place_of(state, pool, block->size, block->start);
+    if (!add_entry(pool, place, block->size << BLOCK_BITS | number, block))
         state->is_short = 1;
 }
 
+enum { NEAR = 8 };
+
+/* Deletes the entry of a block, looked for where it was put before it is searched. */
 static void take_out(gmc_state *state, int32_t number)
 {
     block_t *block = block_of(state, number);
-    list_t *pool = &state->pools[block->pool];
+    pool_t *pool = &state->pools[block->pool];
     block->is_free = 0;
-    list_delete(pool, first_fit(pool, block->size, block->start), sizeof(entry_t));
+    leaf_t *leaf = (leaf_t *)pool->leaves.items + block->leaf;
+    entry_t entry = block->size << BLOCK_BITS | number;
+    int32_t end = (int32_t)least(block->at + NEAR, leaf->count);
+    for (int32_t at = (int32_t)most(block->at - NEAR, 0); at < end && leaf->count > 1; at++) {
+        if (leaf->entries[at] == entry) {
+            entry_t *own = leaf->entries + at;
+            memmove(own, own + 1, (size_t)(--leaf->count - at) * sizeof *own);
+            return;
+        }
+    }
+    place_t place = place_of(state, pool, block->size, block->start);
+    entry_at(pool, &place);
+    delete_entry(pool, place);
 }
 
 /* Adds a free block to its pool, merged with those next to it; its number afterwards. */
@@ -412,7 +555,7 @@ static int32_t insert_merged(gmc_state *state, int32_t number)
 
 /* --- where segments are placed --- */
 
-static int64_t place_of(const list_t *ranges, int64_t start)
+static int64_t range_place(const list_t *ranges, int64_t start)
 {
     const range_t *range = ranges->items;
     int64_t low = 0, high = ranges->count;
@@ -428,7 +571,7 @@ static int64_t place_of(const list_t *ranges, int64_t start)
 
 static void add_range(gmc_state *state, list_t *ranges, range_t range)
 {
-    if (!list_insert(ranges, place_of(ranges, range.start), &range, sizeof range))
+    if (!list_insert(ranges, range_place(ranges, range.start), &range, sizeof range))
         state->is_short = 1;
 }
 
@@ -452,7 +595,7 @@ static int64_t new_chunk(gmc_state *state, int64_t pages)
 /* The chunk of an address. */
 static int64_t chunk_at(const gmc_state *state, int64_t start)
 {
-    return place_of(&state->chunks, start + 1) - 1;
+    return range_place(&state->chunks, start + 1) - 1;
 }
 
 static int64_t take_pages(gmc_state *state, int64_t pages)
@@ -480,7 +623,7 @@ static int64_t take_pages(gmc_state *state, int64_t pages)
 /* Adds a range, merged with those next to it within the bounds of `within`. */
 static void add_merged(gmc_state *state, list_t *ranges, range_t range, range_t within)
 {
-    int64_t at = place_of(ranges, range.start), end = within.start + within.pages;
+    int64_t at = range_place(ranges, range.start), end = within.start + within.pages;
     range_t *all = ranges->items;
     if (at < ranges->count && all[at].start == range.start + range.pages && all[at].start < end) {
         range.pages += all[at].pages;
@@ -501,7 +644,7 @@ static void give_back_pages(gmc_state *state, int64_t start, int64_t pages)
     if (--chunk->segments)
         return;
     delete_range(&state->chunks, at);
-    delete_range(&state->rests, place_of(&state->rests, was.start));
+    delete_range(&state->rests, range_place(&state->rests, was.start));
     add_merged(state, &state->holes, was, (range_t){0, NEVER, 0});
     range_t *lowest = state->holes.items;
     if (state->holes.count && lowest->start == state->bottom) {
@@ -519,7 +662,7 @@ static int64_t page_of(const gmc_state *state, int64_t pool)
 
 static int64_t gap_place(const list_t *gaps, int64_t start)
 {
-    const entry_t *gap = gaps->items;
+    const gap_t *gap = gaps->items;
     int64_t at = 0;
     while (at < gaps->count && gap[at].start < start)
         at++;
@@ -530,9 +673,9 @@ static void add_gap(gmc_state *state, int32_t number)
 {
     block_t *block = block_of(state, number);
     list_t *gaps = &state->gaps[block->pool];
-    entry_t entry = {block->size, block->start, number};
+    gap_t gap = {block->start, number};
     block->is_free = block->is_mapped = 0;
-    if (!list_insert(gaps, gap_place(gaps, block->start), &entry, sizeof entry))
+    if (!list_insert(gaps, gap_place(gaps, block->start), &gap, sizeof gap))
         state->is_short = 1;
 }
 
@@ -540,7 +683,7 @@ static void delete_gap(gmc_state *state, int32_t number)
 {
     block_t *block = block_of(state, number);
     list_t *gaps = &state->gaps[block->pool];
-    list_delete(gaps, gap_place(gaps, block->start), sizeof(entry_t));
+    list_delete(gaps, gap_place(gaps, block->start), sizeof(gap_t));
 }
 
 static int is_usable(const gmc_state *state, int32_t number)
@@ -554,7 +697,7 @@ static int64_t new_address(gmc_state *state)
     for (int taken = number * 2 * SPAN > ADDRESSES - 1, next = 1; taken; next++) {
         taken = 0;
         for (int64_t pool = 0; pool < state->plan->num_pools; pool++) {
-            const entry_t *gaps = state->gaps[pool].items;
+            const gap_t *gaps = state->gaps[pool].items;
             for (int64_t i = 0; i < state->gaps[pool].count; i++)
                 taken |= gaps[i].start / (2 * SPAN) == next;
         }
@@ -566,7 +709,7 @@ static int64_t new_address(gmc_state *state)
 /* The first block of the lowest adjacent free and unmapped ranges that have `need` units in all. */
 static int32_t lowest_start(gmc_state *state, int32_t pool, int64_t need)
 {
-    const entry_t *gaps = state->gaps[pool].items;
+    const gap_t *gaps = state->gaps[pool].items;
     for (int64_t i = 0; i < state->gaps[pool].count; i++) {
         int32_t first = gaps[i].block, before = block_of(state, first)->before;
         if (before != NONE && block_of(state, before)->is_free)
@@ -577,7 +720,7 @@ static int32_t lowest_start(gmc_state *state, int32_t pool, int64_t need)
         if (size >= need)
             return first;
     }
-    block_t whole = {SPAN, new_address(state), 0, NONE, NONE, pool, 0, 0};
+    block_t whole = new_range(SPAN, new_address(state), pool, 0);
     int32_t number = new_block(state, whole);
     if (number != NONE)
         add_gap(state, number);
@@ -612,7 +755,7 @@ static int32_t map_pages(gmc_state *state, int32_t gap, int64_t size)
     size = least(round_up(size, page_of(state, block->pool)), block->size);
     delete_gap(state, gap);
     if (block->size > size) {
-        block_t rest = {block->size - size, block->start + size, 0, NONE, NONE, block->pool, 0, 0};
+        block_t rest = new_range(block->size - size, block->start + size, block->pool, 0);
         block->size = size;
         int32_t number = put_after(state, gap, rest);
         if (number == NONE)
@@ -665,14 +808,10 @@ static void join_gap(gmc_state *state, int32_t number)
 
 static void unmap_free(gmc_state *state, int32_t pool)
 {
-    list_t free_now;
-    if (!list_copy(&free_now, &state->pools[pool], sizeof(entry_t))) {
-        state->is_short = 1;
-        return;
-    }
+    list_t free_now = blocks_from(state, pool, 0);
     int64_t page = page_of(state, pool);
     for (int64_t i = 0; i < free_now.count && !state->is_short; i++) {
-        int32_t number = ((entry_t *)free_now.items)[i].block;
+        int32_t number = ((int32_t *)free_now.items)[i];
         block_t was = *block_of(state, number);
         int64_t base = was.start - was.start % (2 * SPAN), end = was.start + was.size;
         int64_t first = base + round_up(was.start - base, page);
@@ -681,7 +820,7 @@ static void unmap_free(gmc_state *state, int32_t pool)
             continue;
         take_out(state, number);
         int32_t gap = number;
-        block_t part = {last - first, first, 0, NONE, NONE, pool, 0, 1};
+        block_t part = new_range(last - first, first, pool, 1);
         if (first > was.start) {
             block_of(state, number)->size = first - was.start;
             if ((gap = put_after(state, number, part)) == NONE)
@@ -738,18 +877,21 @@ static int release_available(gmc_state *state, int32_t pool, int64_t need)
     const gmc_settings *settings = &state->plan->settings;
     if (settings->oversize == NEVER || settings->expandable)
         return 0;
-    list_t *own = &state->pools[pool];
     need = most(need, settings->oversize);
-    int64_t at = first_fit(own, need, 0);
-    if (at < own->count) {
-        release(state, ((entry_t *)own->items)[at].block);
+    place_t place = place_of(state, &state->pools[pool], need, 0);
+    const entry_t *entry = entry_at(&state->pools[pool], &place);
+    if (entry) {
+        release(state, block_in(*entry));
         return 1;
     }
-    int64_t released = 0, lowest = first_fit(own, settings->oversize, 0);
-    for (at = own->count - 1; at >= lowest && released < need; at--) {
-        released += ((entry_t *)own->items)[at].size;
-        release(state, ((entry_t *)own->items)[at].block);
+    int64_t released = 0;
+    list_t large = blocks_from(state, pool, settings->oversize);
+    for (int64_t i = large.count - 1; i >= 0 && released < need; i--) {
+        int32_t number = ((int32_t *)large.items)[i];
+        released += block_of(state, number)->size;
+        release(state, number);
     }
+    free(large.items);
     return released >= need;
 }
 
@@ -779,16 +921,15 @@ static void release_cached(gmc_state *state)
     free_kept(state, NEVER);
     for (int32_t first = 0; first < 2; first++) {
         for (int32_t pool = first; pool < state->plan->num_pools; pool += 2) {
-            list_t *own = &state->pools[pool];
-            if (state->plan->settings.expandable)
+            if (state->plan->settings.expandable) {
                 unmap_free(state, pool);
-            for (int64_t i = 0; i < own->count;) {
-                int32_t number = ((entry_t *)own->items)[i].block;
-                if (is_segment(state, number))
-                    release(state, number);
-                else
-                    i++;
+                continue;
             }
+            list_t own = blocks_from(state, pool, 0);
+            for (int64_t i = 0; i < own.count; i++)
+                if (is_segment(state, ((int32_t *)own.items)[i]))
+                    release(state, ((int32_t *)own.items)[i]);
+            free(own.items);
         }
     }
 }
@@ -797,34 +938,34 @@ static void collect_garbage(gmc_state *state)
 {
     double above = state->plan->settings.collect_above * (double)state->is.cap * UNIT;
     int64_t target = state->is.reserved - (int64_t)above / UNIT;
-    while (target > 0) {
-        int64_t ages = 0, count = 0, released = 0;
-        for (int32_t pool = 0; pool < state->plan->num_pools; pool += 2) {
-            const entry_t *own = state->pools[pool].items;
-            for (int64_t i = 0; i < state->pools[pool].count; i++) {
-                if (is_segment(state, own[i].block)) {
-                    ages += block_of(state, own[i].block)->age;
-                    count++;
-                }
-            }
+    list_t free_now = {NULL, 0, 0}; /* the free blocks that are whole large segments */
+    for (int64_t pool = 0; target > 0 && pool < state->plan->num_pools; pool += 2) {
+        list_t own = blocks_from(state, pool, 0);
+        for (int64_t i = 0; i < own.count; i++) {
+            int32_t number = ((int32_t *)own.items)[i];
+            if (is_segment(state, number) &&
+                !list_insert(&free_now, free_now.count, &number, sizeof number))
+                state->is_short = 1;
         }
-        for (int32_t pool = 0; count && pool < state->plan->num_pools; pool += 2) {
-            list_t *own = &state->pools[pool];
-            for (int64_t i = 0; i < own->count;) {
-                int32_t number = ((entry_t *)own->items)[i].block;
-                const block_t *block = block_of(state, number);
-                if (is_segment(state, number) && (double)block->age <= (double)ages / (double)count) {
-                    released += block->size;
-                    release(state, number);
-                } else {
-                    i++;
-                }
-            }
-        }
-        if (!released)
-            return;
-        target -= released;
+        free(own.items);
     }
+    int32_t *blocks = free_now.items;
+    while (target > 0 && free_now.count) {
+        int64_t ages = 0, left = 0;
+        for (int64_t i = 0; i < free_now.count; i++)
+            ages += block_of(state, blocks[i])->age;
+        double average = (double)ages / (double)free_now.count;
+        for (int64_t i = 0; i < free_now.count; i++) {
+            if ((double)block_of(state, blocks[i])->age > average) {
+                blocks[left++] = blocks[i];
+                continue;
+            }
+            target -= block_of(state, blocks[i])->size;
+            release(state, blocks[i]);
+        }
+        free_now.count = left;
+    }
+    free(free_now.items);
 }
 
 /* A block for a tensor that no free block fits, in no pool; NONE when out of memory. */
@@ -851,7 +992,7 @@ static int32_t grow(gmc_state *state, int32_t pool, int64_t need)
         return expand(state, pool, need);
     int64_t start = take_pages(state, round_up(size, PAGE) / PAGE) * SPREAD;
     reserve(state, size);
-    return new_block(state, (block_t){size, start, 0, NONE, NONE, pool, 0, 1});
+    return new_block(state, new_range(size, start, pool, 1));
 }
 
 /* --- a replay --- */
@@ -886,7 +1027,8 @@ gmc_state *gmc_copy(const gmc_state *from)
     if (!state)
         return NULL;
     const gmc_plan *plan = from->plan;
-    list_t *pools = state->pools, *gaps = state->gaps;
+    pool_t *pools = state->pools;
+    list_t *gaps = state->gaps;
     int32_t *tensors = state->tensors;
     int64_t *phases = state->phases;
     *state = *from;
@@ -900,8 +1042,10 @@ gmc_state *gmc_copy(const gmc_state *from)
                 list_copy(&state->rests, &from->rests, sizeof(range_t)) &
                 list_copy(&state->kept, &from->kept, sizeof(int64_t));
     for (int64_t i = 0; i < plan->num_pools; i++) {
-        whole &= list_copy(&pools[i], &from->pools[i], sizeof(entry_t));
-        whole &= list_copy(&gaps[i], &from->gaps[i], sizeof(entry_t));
+        whole &= list_copy(&pools[i].leaves, &from->pools[i].leaves, sizeof(leaf_t));
+        whole &= list_copy(&pools[i].order, &from->pools[i].order, sizeof(int32_t));
+        whole &= list_copy(&pools[i].unused, &from->pools[i].unused, sizeof(int32_t));
+        whole &= list_copy(&gaps[i], &from->gaps[i], sizeof(gap_t));
     }
     if (!whole) {
         gmc_close(state);
@@ -917,7 +1061,11 @@ void gmc_close(gmc_state *state)
     if (!state)
         return;
     for (int64_t i = 0; i < state->plan->num_pools; i++) {
-        free(state->pools ? state->pools[i].items : NULL);
+        if (state->pools) {
+            free(state->pools[i].leaves.items);
+            free(state->pools[i].order.items);
+            free(state->pools[i].unused.items);
+        }
         free(state->gaps ? state->gaps[i].items : NULL);
     }
     free(state->pools);
@@ -941,39 +1089,46 @@ void gmc_limit(gmc_state *state, int64_t cap, int elastic, int waits)
 }
 
 /* Among free blocks, one that can grow counts with the size that it can grow to. */
-static int64_t best_fit(const gmc_state *state, const list_t *pool, int64_t at)
+static place_t best_fit(const gmc_state *state, const pool_t *pool, place_t place)
 {
-    const entry_t *own = pool->items;
-    for (; at + 1 < pool->count; at++) {
-        int32_t gap = block_of(state, own[at].block)->after;
+    const entry_t *entry = entry_at(pool, &place);
+    for (;;) {
+        int32_t gap = block_of(state, block_in(*entry))->after;
         if (gap == NONE || block_of(state, gap)->is_mapped)
-            break;
-        int32_t other = block_of(state, own[at + 1].block)->after;
-        int64_t grown = own[at + 1].size;
-        if (other != NONE && !block_of(state, other)->is_mapped)
-            grown += block_of(state, other)->size;
-        if (grown >= own[at].size + block_of(state, gap)->size)
-            break;
+            return place;
+        place_t next = {place.leaf, place.at + 1};
+        const entry_t *other = entry_at(pool, &next);
+        if (!other)
+            return place;
+        int32_t beyond = block_of(state, block_in(*other))->after;
+        int64_t grown = size_of(*other);
+        if (beyond != NONE && !block_of(state, beyond)->is_mapped)
+            grown += block_of(state, beyond)->size;
+        if (grown >= size_of(*entry) + block_of(state, gap)->size)
+            return place;
+        entry = other;
+        place = next;
     }
-    return at;
 }
 
 /* A free block for a request, taken out of its pool; NONE where none fits. */
 static int32_t found_block(gmc_state *state, int32_t pool, int64_t need)
 {
     const gmc_settings *settings = &state->plan->settings;
-    list_t *own = &state->pools[pool];
-    int64_t at = first_fit(own, need, 0);
-    if (at == own->count)
+    pool_t *own = &state->pools[pool];
+    place_t place = place_of(state, own, need, 0);
+    const entry_t *entry = entry_at(own, &place);
+    if (!entry)
         return NONE;
-    if (settings->expandable)
-        at = best_fit(state, own, at);
-    const entry_t *entry = (entry_t *)own->items + at;
-    int64_t size = entry->size;
-    int32_t number = entry->block;
+    if (settings->expandable) {
+        place = best_fit(state, own, place);
+        entry = entry_at(own, &place);
+    }
+    int64_t size = size_of(*entry);
+    int32_t number = block_in(*entry);
     if (size >= settings->oversize && (need < settings->oversize || size >= need + settings->rounding))
         return NONE;
-    list_delete(own, at, sizeof *entry);
+    delete_entry(own, place);
     block_of(state, number)->is_free = 0;
     return number;
 }
@@ -1006,7 +1161,7 @@ static int play(gmc_state *state, int64_t end)
             block_t *block = block_of(state, number);
             int64_t rest = block->size - need;
             if (rest > (pool % 2 ? 0 : rest_of_large) && need < unsplit) {
-                block_t part = {rest, block->start + need, 0, NONE, NONE, pool, 0, 1};
+                block_t part = new_range(rest, block->start + need, pool, 1);
                 block->size = need;
                 int32_t other = put_after(state, number, part);
                 if (other == NONE)
