@@ -70,5 +70,5 @@ def test_ledger_and_stream_have_the_same_masters(stage: int) -> None:
     assert unrolled.writer is not None
     writer = unrolled.writer(unrolled)
     writer.rank.startup()
-    made = [writer.stream.sizes[tensor] for tensor in writer.rank.tensors["masters"]]
+    made = [writer.sizes[tensor] for tensor in writer.rank.tensors["masters"]]
     assert sum(made) == masters.bytes

@@ -88,6 +88,12 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
         """Whether all sizes are ints: no array, no `Sym`."""
         return fields_only_ints(self)
 
+    @cached_property
+    def frees_entry(self) -> bool:
+        """Whether the block frees its input."""
+        return ~self.entry in self.forward or ~self.entry in self.backward
+
+    @cached_property
     def later(self) -> tuple[int, ...]:
         """Backward's events where weight gradients are added to existing ones and freed; the
         gradient of a shared weight stays.

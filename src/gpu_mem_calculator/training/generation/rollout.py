@@ -231,12 +231,12 @@ def _played(rollout: Rollout, part: Ledger, whole: Instant) -> Entry:
             writer.visit(one.name)
     writer.finish()
     ids = sized(rollout.sequences * (rollout.prompt + rollout.new_tokens), 64)
-    stream, left = writer.stream, writer.make(int(ids))
+    left = writer.make(int(ids))
     events = BlockEvents(
-        sizes=tuple(sized(size, 8) for size in stream.sizes),
+        sizes=tuple(sized(size, 8) for size in writer.sizes),
         entry=-1,
         exit=-1,
-        forward=tuple(stream.events),
+        forward=tuple(writer.events),
         left=(left,),
     )
     return Entry("generation", ACT, ids, {whole.name: 1}, TRL_CODE, script=events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ledger.ledger import EMBEDDED, PARAM, Ledger
 from ..step.block_events import BlockRun
-from ..step.entry_writer import Tensors
+from ..step.entry_writer import Tensors, rename
 from ..step.stream_phases import Phase
 from ..step.stream_writer import StreamWriter
 
@@ -51,7 +51,7 @@ class GenerationStreamWriter(StreamWriter):
         if phase.title == LOAD and any(
             e.kind == PARAM and e.script is not None for e in self.entries
         ):
-            self.stream.empties.append(len(self.stream.events))
+            self.stream.empties.append(len(self.events))
         super().mark(phase)
 
     def forward(self, block_run: BlockRun) -> None:
@@ -65,7 +65,7 @@ class GenerationStreamWriter(StreamWriter):
         for number, old in zip(
             block_run.cache_before, self.cache.get(block_run.block, ()), strict=True
         ):
-            ids[number] = old
+            rename(ids, number, old)
         self._play(ids, events)
         self.free(self.named)
         self.named = [ids[number] for number in block_run.named]

@@ -5,9 +5,11 @@ The tensors of a ledger's entry.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import itemgetter
 
 from ...ledger.ledger import (
     BEFORE_INPUT,
@@ -52,26 +54,43 @@ def head_gradient(entries: Sequence[Entry]) -> int | None:
 
 
 Tensors = list[int]
+Numbers = list[int]
+"""The numbers in the stream of a block's tensors, which its events index: at i that of tensor i, at
+~i its complement."""
+
+
+def rename(numbers: Numbers, tensor: int, number: int) -> None:
+    """Give a block's tensor another number."""
+    numbers[tensor], numbers[~tensor] = number, ~number
+
+
+def renumbered(events: Sequence[int], numbers: Numbers) -> Sequence[int]:
+    """A block's events as those of the stream."""
+    several = len(events) > 1  # of one, `itemgetter` returns no tuple
+    return itemgetter(*events)(numbers) if several else [numbers[event] for event in events]
 
 
 class EntryWriter:
     """Tracks the number of every tensor that is alive, and allocates and frees those of entries.
 
-    `first`: start-up or the first step is being written.
+    `first`: start-up or the first step is being written. `sizes`, `events`: of the stream, which
+    has the rest already.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.plays = {n: play for n, play in ledger.plays.items() if isinstance(play, BlockRun)}
         assert len(self.plays) == len(ledger.plays)
         self.stream = AllocationStream()
+        self.sizes: list[int] = []
+        self.events: list[int] = []
         self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
         self.alive: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
         self.first_step_names = {i.usual: i.name for i in ledger.instants if i.step and i.present}
         for index, entry in enumerate(self.entries):
-            for name, copies in entry.live.items():
-                if name in self.alive and copies and int(entry.bytes):
+            for name, copies in entry.live.items() if int(entry.bytes) else ():
+                if copies and name in self.alive:
                     self.alive[name][index] = int(copies)
         starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
         begun = {index for name in starts for index in self.alive[name]}
@@ -89,7 +108,7 @@ class EntryWriter:
         }
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
         self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy
-        self.kept: dict[int, Tensors] = {}  # by block: the tensors of its events
+        self.kept: dict[int, Numbers] = {}  # by block
         self.grads: Tensors = []  # gradients of weights that are freed after the step
         self.waiting: dict[str, Tensors] = {}  # by instant: gradients of weights freed at it
         self.flow = self.back = -1  # output of the last block, gradient for the next; -1: none
@@ -103,18 +122,28 @@ class EntryWriter:
 
     def make(self, size: int) -> int:
         """Allocate a tensor of `size` bytes; its number."""
-        self.stream.sizes.append(size)
-        tensor = len(self.stream.sizes) - 1
-        self.stream.events.append(tensor)
+        tensor = len(self.sizes)
+        self.sizes.append(size)
+        self.events.append(tensor)
         return tensor
+
+    def written(self) -> AllocationStream:
+        """The stream of all that was written."""
+        stream = self.stream
+        stream.sizes, stream.events = array("q", self.sizes), array("q", self.events)
+        if self.elsewhere:
+            stream.streams = [0] * len(stream.sizes)
+            for tensor, queue in self.elsewhere.items():
+                stream.streams[tensor] = queue
+        return stream
 
     def free(self, tensors: Iterable[int]) -> None:
         """Free tensors in this order."""
-        self.stream.events.extend([~tensor for tensor in tensors])
+        self.events += [~tensor for tensor in tensors]
 
     def mark(self, phase: Phase) -> None:
         """Mark the end of a phase."""
-        self.stream.marks.append((len(self.stream.events), phase.title))
+        self.stream.marks.append((len(self.events), phase.title))
 
     def zero_grad(self) -> None:
         """Free the gradients after a step, the first parameter's, which is the newest, first."""
@@ -158,12 +187,12 @@ class EntryWriter:
             ((self.ready,),) = self.held.pop(index)  # the layer takes it over
             return
         if len(present) > copies and self.entries[index].role == RETURNED:
-            self.stream.empties.append(len(self.stream.events) + len(present[0]))
+            self.stream.empties.append(len(self.events) + len(present[0]))
         while len(present) > copies:
             self.free(reversed(present.pop()))  # as Python clears a list
         while len(present) < copies:
             entry = self.entries[index]
-            begin = len(self.stream.sizes)
+            begin = len(self.sizes)
             if entry.role == FIRST_INPUT:
                 present.append([self.input(int(entry.bytes))])
             elif entry.script is not None:
@@ -178,7 +207,7 @@ class EntryWriter:
                 sizes = tensor_bytes(entry, scaled=self.scaled)
                 present.append([self.make(size) for size in sizes])
             if entry.cuda_stream:
-                tensors = range(begin, len(self.stream.sizes))
+                tensors = range(begin, len(self.sizes))
                 self.elsewhere.update(dict.fromkeys(tensors, entry.cuda_stream))
         if not present:
             del self.held[index]
@@ -190,19 +219,21 @@ class EntryWriter:
         if copies and not self.named:
             self.named = [self.make(size) for size in tensor_bytes(entry, scaled=self.scaled)]
 
-    def _bind(self, block: BlockEvents, entry: int) -> Tensors:
-        """The number in the stream of each of a block's tensors; `entry` is its input's.
+    def _bind(self, block: BlockEvents, entry: int) -> Numbers:
+        """The numbers of a block's tensors, which are new; `entry` is its input's.
 
         An input that no block has made (-1) is allocated.
         """
-        begin = len(self.stream.sizes)
-        self.stream.sizes.extend(map(int, block.sizes))
-        ids = list(range(begin, len(self.stream.sizes)))
+        begin = len(self.sizes)
+        self.sizes += map(int, block.sizes)
+        end = len(self.sizes)
+        ids = [*range(begin, end), *range(-end, -begin)]
         if block.entry >= 0:
             entry, self.ready = entry if entry >= 0 else self.ready, -1
-            ids[block.entry] = entry if entry >= 0 else self.input(int(block.sizes[block.entry]))
+            entry = entry if entry >= 0 else self.input(int(block.sizes[block.entry]))
+            rename(ids, block.entry, entry)
         for tensor, named in zip(block.given, self.named, strict=True) if block.given else ():
-            ids[tensor] = named
+            rename(ids, tensor, named)
         self.named = [] if block.given else self.named
         return ids
 
@@ -222,12 +253,12 @@ class EntryWriter:
         self.free(before)
         return tensor
 
-    def _play(self, ids: Tensors, events: Iterable[int]) -> None:
+    def _play(self, ids: Numbers, events: Sequence[int]) -> None:
         """Write events of a block, its tensors numbered by `ids`; what the model names stays."""
         stays = self.named
         if stays:
             events = [e for e in events if e >= 0 or ids[~e] not in stays]
-        self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])
+        self.events += renumbered(events, ids)
 
     def free_masks(self) -> None:
         """Free the masks that the model's forward names."""

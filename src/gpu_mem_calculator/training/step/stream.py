@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ...ledger.ledger import LATER, MIDDLE, Ledger
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
+from .entry_writer import renumbered
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
 
@@ -47,11 +48,7 @@ def allocation_stream(
     if last and not repeat_step(writer, before, [phase.title for phase in phases[-last:]]):
         for number in range(len(phases) - last, len(phases)):
             _write_phase(writer, phases, number, zeroed_after)
-    if writer.elsewhere:
-        writer.stream.streams = [0] * len(writer.stream.sizes)
-        for tensor, queue in writer.elsewhere.items():
-            writer.stream.streams[tensor] = queue
-    return writer.stream
+    return writer.written()
 
 
 def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str) -> None:
@@ -125,7 +122,7 @@ class WrittenSize(NamedTuple):
     def of(cls, writer: StreamWriter) -> WrittenSize:
         """What a writer has written so far."""
         stream = writer.stream
-        return cls(len(stream.events), len(stream.sizes), len(stream.marks), len(stream.empties))
+        return cls(len(writer.events), len(writer.sizes), len(stream.marks), len(stream.empties))
 
 
 def repeated_phases(phases: list[Phase], steps: int) -> int:
@@ -144,16 +141,20 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     """
     stream, now = writer.stream, WrittenSize.of(writer)
     shift, later = now.tensors - before.tensors, now.events - before.events
-    events = stream.events[before.events :]
+    events = writer.events[before.events :]
     startup_end, _ = stream.marks[0]
-    made_at_startup = max(stream.events[:startup_end], default=-1)
-    numbers = _next_numbers(events, stream.sizes, before.tensors, shift)
-    if stream.uses or numbers is None or min(numbers, default=before.tensors) <= made_at_startup:
+    made_at_startup = max(writer.events[:startup_end], default=-1)
+    ends = _ends(events, writer.sizes, before.tensors)
+    if stream.uses or ends is None or min(ends[0], default=before.tensors) <= made_at_startup:
         return False  # with its first buckets, of start-up, freed, DDP keeps the next ones
-    stream.events.extend([event + shift if event >= 0 else ~numbers[~event] for event in events])
-    stream.sizes += stream.sizes[before.tensors :]
-    ends = [end + later for end, _ in stream.marks[before.marks :]]
-    stream.marks += zip(ends, titles, strict=True)
+    following = list(range(shift, now.tensors + shift))
+    for tensor, left in zip(*ends, strict=True):
+        following[tensor] = left
+    following += [~tensor for tensor in reversed(following)]
+    writer.events += renumbered(events, following)
+    writer.sizes += writer.sizes[before.tensors :]
+    marked = [end + later for end, _ in stream.marks[before.marks :]]
+    stream.marks += zip(marked, titles, strict=True)
     stream.empties += [end + later for end in stream.empties[before.empties :]]
     elsewhere = writer.elsewhere
     again = {t + shift: queue for t, queue in elsewhere.items() if t >= before.tensors}
@@ -161,19 +162,16 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     return True
 
 
-def _next_numbers(
-    events: Sequence[int], sizes: Sequence[int], first: int, shift: int
-) -> dict[int, int] | None:
-    """For each tensor that a step frees, the number of the one that the next step frees in its
-    place. The step numbers its tensors from `first` on, `shift` of them.
+def _ends(
+    events: Sequence[int], sizes: Sequence[int], first: int
+) -> tuple[list[int], list[int]] | None:
+    """The tensors that a step frees and has not made, and those that it leaves, which the next step
+    frees in their place. The step numbers its tensors from `first` on.
 
-    None where the step does not free as many older tensors, of the same sizes, as it leaves.
+    None where it does not free as many older tensors, of the same sizes, as it leaves.
     """
-    freed = [~event for event in events if event < 0]
-    older = sorted(tensor for tensor in freed if tensor < first)
-    left = sorted({event for event in events if event >= 0}.difference(freed))
-    if [sizes[tensor] for tensor in older] != [sizes[tensor] for tensor in left]:
-        return None
-    numbers = {tensor: tensor + shift for tensor in freed}
-    numbers.update(zip(older, left, strict=True))
-    return numbers
+    every = set(events)
+    older = sorted([~event for event in every if ~first < event < 0])
+    left = sorted([event for event in every if event >= 0 and ~event not in every])
+    same = [sizes[tensor] for tensor in older] == [sizes[tensor] for tensor in left]
+    return (older, left) if same else None

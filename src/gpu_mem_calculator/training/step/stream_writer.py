@@ -8,7 +8,7 @@ from ...ledger.ledger import AFTER_EMBEDDING, AFTER_MASKS, EMBEDDED, FIRST_INPUT
 from ...pytorch.autograd.events import BlockEvents
 from ...run.phases import BACKWARD, FORWARD
 from .block_events import EMBEDDING, HEAD, BlockRun
-from .entry_writer import EntryWriter, Tensors
+from .entry_writer import EntryWriter, Numbers, Tensors, rename
 from .stream_phases import Phase
 
 MADE_LATER = (WITH_INPUT, AFTER_EMBEDDING, AFTER_MASKS)  # roles in the order of their entries
@@ -19,6 +19,11 @@ class StreamWriter(EntryWriter):
 
     Engines that allocate in another way override its methods.
     """
+
+    @cached_property
+    def made_later(self) -> list[int]:
+        """The entries that are made when the first block runs."""
+        return [index for role in MADE_LATER for index in self.with_role[role]]
 
     @cached_property
     def embeds(self) -> bool:
@@ -41,19 +46,19 @@ class StreamWriter(EntryWriter):
             self.back = -1
         self.free(self.waiting.pop(name, ()))
         gone = [i for i in self.held if i not in table]
-        at_head = block_run is not None and block_run.forward and block_run.block == HEAD
-        self.masks = [i for i in gone if at_head and self.entries[i].role == AFTER_EMBEDDING]
+        self.masks = []
+        if block_run is not None and block_run.forward and block_run.block == HEAD:
+            self.masks = [i for i in gone if self.entries[i].role == AFTER_EMBEDDING]
         for index in gone:
             if index not in self.masks:
                 self.keep(index, 0)
-        later = [i for role in MADE_LATER for i in self.with_role[role] if i in table]
-        first = self.with_role[FIRST_INPUT]
-        inputs = [i for i in first if i in table and i not in self.held]
+        later = [i for i in self.made_later if i in table]
+        inputs = [i for i in self.with_role[FIRST_INPUT] if i in table and i not in self.held]
         for index in (*inputs, *later) if inputs else ():
             self.keep(index, table[index])
         for index, copies in table.items():
-            missing = copies - len(self.held.get(index, ()))
-            if missing and (index not in later or index in self.held):
+            held = self.held.get(index, ())
+            if len(held) != copies and (held or index not in later):
                 self.keep(index, copies)
         if block_run is not None and block_run.forward and self.flow < 0:
             block = block_run.once or block_run.script
@@ -100,33 +105,32 @@ class StreamWriter(EntryWriter):
             self.back = self.make(int(block.sizes[block.exit_grad]))
         self.before_backward(block_run, ids)
         output: Tensors = []
-        events = block.later() if block_run.goes else block.backward
+        events = block.later if block_run.goes else block.backward
         begin = 0
         if block_run.once is not None:
             ids, begin = self._bind(block, ids[block_run.once.entry]), block.recompute_at
-            ids[block.exit_grad] = self.back
+            rename(ids, block.exit_grad, self.back)
             self._play(ids, events[:begin])
             if block_run.offloaded:
-                ids[block.entry] = self.make(int(block.sizes[block.entry]))
+                rename(ids, block.entry, self.make(int(block.sizes[block.entry])))
             self._forward(block_run, ids, block)
             output = [ids[block.exit]] if int(block.sizes[block.exit]) else []
             if not block_run.reentrant:
                 self.free(output)
                 output = []
-        ids[block.exit_grad] = self.back
+        rename(ids, block.exit_grad, self.back)
         self._backward(block_run, ids, events, begin)
         self.free(ids[tensor] for tensor in block.left)
         if block_run.once is not None:
-            freed = (*block.forward, *block.backward)
-            held = () if ~block.entry in freed else (ids[block.entry],)
+            held = () if block.frees_entry else (ids[block.entry],)
             self.free((*output, *held))
         self.back = ids[block.entry_grad] if block.entry_grad >= 0 else -1
         self.keep_gradients(block_run, ids)
 
-    def before_backward(self, block_run: BlockRun, ids: Tensors) -> None:
+    def before_backward(self, block_run: BlockRun, ids: Numbers) -> None:
         """Called before a block runs backward or is recomputed; an engine may prepare it."""
 
-    def keep_gradients(self, block_run: BlockRun, ids: Tensors) -> None:
+    def keep_gradients(self, block_run: BlockRun, ids: Numbers) -> None:
         """Weights' gradients stay where the engine keeps them, or are freed if they were added."""
         block = block_run.script
         if not block_run.goes:
@@ -149,7 +153,7 @@ class StreamWriter(EntryWriter):
         ids = self._bind(block, self.shared)
         if block.entry >= 0 and not block_run.goes:
             grads.remove(self.shared)
-        ids[block.exit_grad] = self.back
+        rename(ids, block.exit_grad, self.back)
         self.play_embedding(ids, block)
         self.back = -1
         weights = [ids[tensor] for _, tensor in block.drops]
@@ -158,7 +162,7 @@ class StreamWriter(EntryWriter):
         else:
             grads += reversed(weights)  # in the order in which they were made
 
-    def play_embedding(self, ids: Tensors, block: BlockEvents) -> None:
+    def play_embedding(self, ids: Numbers, block: BlockEvents) -> None:
         """Write the embedding's backward events. Its dropout or norm is first: it allocates a
         gradient, and frees the output's and what was saved.
         """
@@ -169,7 +173,7 @@ class StreamWriter(EntryWriter):
             self.keep(index, 0)
         self._play(ids, block.backward[first:])
 
-    def _forward(self, block_run: BlockRun, ids: Tensors, block: BlockEvents) -> None:
+    def _forward(self, block_run: BlockRun, ids: Numbers, block: BlockEvents) -> None:
         """Write a block's forward events; an engine may work between them. The model's forward
         returns before the head's last matmul, and frees the masks.
         """
@@ -182,7 +186,7 @@ class StreamWriter(EntryWriter):
         self._play_with_matmul(ids, block.forward, 0, block.forward_matmul, FORWARD)
 
     def _backward(
-        self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...], begin: int
+        self, block_run: BlockRun, ids: Numbers, events: tuple[int, ...], begin: int
     ) -> None:
         """Write a block's backward events from `begin` on, and between them what its first matmul
         allocates.
@@ -190,7 +194,7 @@ class StreamWriter(EntryWriter):
         self._play_with_matmul(ids, events, begin, block_run.script.matmul, BACKWARD)
 
     def _play_with_matmul(
-        self, ids: Tensors, events: tuple[int, ...], begin: int, matmul: int, phase: str
+        self, ids: Numbers, events: tuple[int, ...], begin: int, matmul: int, phase: str
     ) -> None:
         """Write events from `begin` on, and between them what the first matmul allocates."""
         if matmul >= 0 and self.waits_for(phase):

@@ -8,7 +8,7 @@ from ....ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
-from ...step.entry_writer import Tensors
+from ...step.entry_writer import Numbers, Tensors, rename
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
 from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
@@ -47,11 +47,11 @@ class ZeroStreamWriter(StreamWriter):
 
     def size(self, tensor: int) -> int:
         """Bytes of a tensor."""
-        return self.stream.sizes[tensor]
+        return self.sizes[tensor]
 
     def empty_cache(self) -> None:
         """torch.cuda.empty_cache: free segments are returned to the driver."""
-        self.stream.empties.append(len(self.stream.events))
+        self.stream.empties.append(len(self.events))
 
     def begin(self, phase: Phase) -> None:
         """A phase begins: the rank learns the number of the micro-batch. A step is part of the
@@ -103,16 +103,16 @@ class ZeroStreamWriter(StreamWriter):
         if block_run.once is not None:
             self.checkpointed.add(block_run.block)
 
-    def before_backward(self, block_run: BlockRun, ids: Tensors) -> None:
+    def before_backward(self, block_run: BlockRun, ids: Numbers) -> None:
         """The inputs of the block and of the next one to run backward come from the host."""
         self.in_backward = True
         block, entry = block_run.block, block_run.script.entry
-        for number, tensors in ((block, ids), (block - 1, self.kept.get(block - 1))):
-            if number in self.offloaded and tensors is not None:
-                tensors[entry] = self.make(self.size(tensors[entry]))
+        for number, numbers in ((block, ids), (block - 1, self.kept.get(block - 1))):
+            if number in self.offloaded and numbers is not None:
+                rename(numbers, entry, self.make(self.size(numbers[entry])))
                 self.offloaded.remove(number)
 
-    def keep_gradients(self, block_run: BlockRun, ids: Tensors) -> None:
+    def keep_gradients(self, block_run: BlockRun, ids: Numbers) -> None:
         """Nothing is left to do: the rank has got every gradient at its hook."""
 
     def embedding(self, block_run: BlockRun) -> None:
@@ -126,13 +126,13 @@ class ZeroStreamWriter(StreamWriter):
             self.back = self.make(int(events.sizes[events.exit_grad]))
         ids = self._bind(events, self.rank.shared)
         self.rank.shared = -1
-        ids[events.exit_grad] = self.back
+        rename(ids, events.exit_grad, self.back)
         self.play_embedding(ids, events)
         self.back = -1
         for number in range(len(events.drops) - 1, -1, -1):
             self.rank.gradient(EMBEDDING, number, ids[events.drops[number][1]])
 
-    def _forward(self, block_run: BlockRun, ids: Tensors, script: BlockEvents) -> None:
+    def _forward(self, block_run: BlockRun, ids: Numbers, script: BlockEvents) -> None:
         self.free_masks()
         points = list(forward_hook_points(script))
         if self.waits_for(FORWARD) and script.forward_matmul >= 0:
@@ -140,7 +140,7 @@ class ZeroStreamWriter(StreamWriter):
         self._with_hooks(block_run.block, ids, script.forward, points)
 
     def _backward(
-        self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...], begin: int
+        self, block_run: BlockRun, ids: Numbers, events: tuple[int, ...], begin: int
     ) -> None:
         block = block_run.script
         gradients = [ids[tensor] for _, tensor in block.drops]
@@ -156,7 +156,7 @@ class ZeroStreamWriter(StreamWriter):
     def _with_hooks(
         self,
         block: int,
-        ids: Tensors,
+        ids: Numbers,
         events: tuple[int, ...],
         hook_points: Iterable[HookPoint],
         gradients: Tensors | None = None,

@@ -14,11 +14,11 @@ class UnitStreamWriter(StreamWriter):
     def visit(self, name: str) -> None:
         """Go to an instant; the last gradient is one of those that the blocks have made."""
         waiting = self.waiting.get(name, [])
-        for index in self.alive_at(name):
-            entry = self.entries[index]
-            if entry.role == LAST_GRADIENT and index not in self.held:
-                size = int(entry.bytes)
-                last = [t for t in waiting if self.stream.sizes[t] == size][:1]
+        table = self.alive_at(name) if waiting else {}
+        for index in [i for i in self.with_role[LAST_GRADIENT] if i in table]:
+            if index not in self.held:
+                size = int(self.entries[index].bytes)
+                last = [t for t in waiting if self.sizes[t] == size][:1]
                 if last:
                     waiting.remove(last[0])
                     self.held[index] = [last]

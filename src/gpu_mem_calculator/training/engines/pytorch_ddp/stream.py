@@ -56,7 +56,7 @@ class BucketStreamWriter(StreamWriter):
         super().zero_grad()
 
     def _gradient_bytes(self) -> list[int]:
-        return [self.stream.sizes[tensor] for tensor in self.grads]
+        return [self.sizes[tensor] for tensor in self.grads]
 
     def keep(self, index: int, copies: int) -> None:
         """As any writer does; until the second forward the buckets are one tensor."""

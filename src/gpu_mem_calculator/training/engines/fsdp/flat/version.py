@@ -341,7 +341,7 @@ class FlatStreamWriter(StreamWriter):
         """Wait for the oldest free of a gathered parameter, where two are in flight."""
         if not self.limited or len(self.frees) < IN_FLIGHT:
             return
-        passed, now = self.frees.pop(0), len(self.stream.events)
+        passed, now = self.frees.pop(0), len(self.events)
         uses = self.stream.uses
         for number in range(self.done, passed):
             uses[number] = (uses[number][0], -1, now)
