@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training.best import Trials, try_best
-from gpu_mem_calculator.advice.planner.training.search import search
-from gpu_mem_calculator.advice.planner.training.space import structures
+from gpu_mem_calculator.advice.planner.training.trials import searched, try_best
 from gpu_mem_calculator.runfile.text.errors import InputError
 
 LOCAL = {
@@ -49,9 +47,8 @@ def main(out: str) -> int:
         for number, row in enumerate(rows, 1):
             asked = question(row)
             try:
-                found = search(list(structures(asked)), asked.sequences)
-                trials = Trials(asked)
-                try_best(trials, found, lambda text, part: None, wanted=1)
+                trials = searched(asked)
+                try_best(trials, wanted=1)
                 plans = trials.plans()
             except InputError as error:
                 print(number, row, error, flush=True)

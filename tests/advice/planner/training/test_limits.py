@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
-from gpu_mem_calculator.advice.planner.training import best
+from gpu_mem_calculator.advice.planner.training import trials
 from gpu_mem_calculator.advice.planner.training.best import plan_training
 from gpu_mem_calculator.advice.planner.training.search import Found, search
 from gpu_mem_calculator.advice.planner.training.space import base_file, structures
@@ -60,7 +60,7 @@ def test_deepspeed_has_plans_on_several_gpus() -> None:
 
 def test_a_set_up_that_is_refused_after_all_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not end the plan."""
-    real, calls = best.tried_run, []
+    real, calls = trials.tried_run, []
 
     def refuse_first(*arguments: Any, **keys: Any) -> Any:
         calls.append(arguments)
@@ -68,7 +68,7 @@ def test_a_set_up_that_is_refused_after_all_is_named(monkeypatch: pytest.MonkeyP
             raise InputError("training.loss is refused")
         return real(*arguments, **keys)
 
-    monkeypatch.setattr(best, "tried_run", refuse_first)
+    monkeypatch.setattr(trials, "tried_run", refuse_first)
     plans = plan_training(asked(engines=("pytorch_ddp",)))
     assert plans.plans
     assert "1 set-ups were left out: training.loss is refused" in plans.limits

@@ -1,0 +1,132 @@
+"""Set-ups of a question, replayed: the fastest of those that fit by their ledgers come first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ....runfile.text.errors import InputError
+from ....training.knob import IMPLEMENTATION, LOSS
+from ..answers.plans import Plan
+from ..answers.question import PlanQuestion
+from .full import full_plan, tried_run
+from .search import Found, SetUp, named_settings, search
+from .space import base_file, structures
+from .structures import Structure, run_file
+
+IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
+STEP = 0.05  # of the memory, between two set-ups of the front
+MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
+KERNELS = (LOSS, IMPLEMENTATION)
+Progress = Callable[[str, float], None]  # what is done, and which part of it is
+
+
+class Trials:
+    """The set-ups of a question that were replayed, each once.
+
+    - every, found: the structures that were searched, and what the search found
+    - fitting: plans of those that fit, in the order of the trials
+    - left_out: why set-ups that the search accepted are refused after all
+    """
+
+    def __init__(self, question: PlanQuestion, every: list[Structure], found: Found) -> None:
+        self.question, self.every, self.found = question, every, found
+        self.base = base_file(question)
+        self.fitting: list[Plan] = []
+        self.left_out: list[str] = []
+        self._seen: set[str] = set()
+        self._shown: set[str] = set()
+
+    @property
+    def number(self) -> int:
+        """How many were tried."""
+        return len(self._seen)
+
+    def add(self, set_up: SetUp) -> None:
+        """Try a set-up, unless one that differs in its kernels alone fits."""
+        settings = named_settings(set_up)
+        name, shown = str(settings), _without_kernels(settings)
+        if name in self._seen or shown in self._shown:
+            return
+        self._seen.add(name)
+        sizes, chosen = set_up.sizes, set_up.structure.settings
+        run = run_file(self.base, chosen, sizes, self.question.sequences)
+        try:
+            tried = tried_run(run, settings)
+        except InputError as error:
+            self.left_out.append(error.problems[0])
+            return
+        if tried.fits:
+            price, tokens = self.question.price, self.question.tokens
+            self.fitting.append(full_plan(tried, price=price, tokens=tokens))
+            self._shown.add(shown)
+
+    def plans(self) -> list[Plan]:
+        """Those that fit, fastest first."""
+        plans = sorted(
+            self.fitting, key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes)
+        )
+        return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]
+
+
+def silent(text: str, part: float) -> None:
+    """Progress that nobody asked for is not told."""
+
+
+def searched(question: PlanQuestion, report: Progress = silent) -> Trials:
+    """A question whose space is searched, and none of whose set-ups is tried."""
+    refused: list[str] = []
+    every = list(structures(question, refused))
+    if not every:
+        raise InputError(nothing_possible(question, refused))
+    count = len(every)
+    found = search(every, question.sequences, lambda done: report("searching", done / count))
+    return Trials(question, every, found)
+
+
+def nothing_possible(question: PlanQuestion, refused: list[str]) -> str:
+    """Why no set-up is possible: what refused each, else that no sizes make up GPUs and batch."""
+    if refused:
+        return f"no set-up is possible: {refused[0]}"
+    gpus, batch = int(question.hardware["num_gpus"]), question.sequences
+    below, above = batch // gpus * gpus, -(-batch // gpus) * gpus
+    near = f"{below} or {above}" if below else str(above)
+    fix = f"try --global-batch {near}" if batch % gpus else "try fewer --fix, or other --gpus"
+    return f"no set-up is possible: no sizes make up {gpus} GPUs and {batch} sequences; {fix}"
+
+
+def try_best(trials: Trials, report: Progress = silent, wanted: int = 0) -> None:
+    """Try the fastest set-ups until enough fit with replay and margin, and those of the front.
+
+    `wanted`: only as many, and those of the front only where no faster one fits.
+    """
+    order = sorted(trials.found.kept, key=lambda one: (one.seconds, one.total_bytes))
+    count = wanted or max(IN_FULL, trials.question.top)
+    for set_up in order:
+        if len(trials.fitting) >= count or trials.number >= MOST_TRIED:
+            break
+        trials.add(set_up)
+        report("estimating in full", len(trials.fitting) / count)
+    for set_up in [] if wanted and trials.fitting else ledger_front(order):
+        trials.add(set_up)
+
+
+def _without_kernels(settings: Mapping[str, Any]) -> str:
+    """What a set-up is called without its kernels: of those that differ in nothing else, the
+    fastest that fits is shown.
+    """
+    return str({key: value for key, value in settings.items() if key not in KERNELS})
+
+
+def ledger_front(order: Iterable[SetUp]) -> list[SetUp]:
+    """Of set-ups sorted by time, those that take less memory than every faster one.
+
+    Each takes less than the one before by a few percent at least (`STEP`).
+    """
+    front: list[SetUp] = []
+    for set_up in order:
+        if not front or set_up.total_bytes < front[-1].total_bytes * (1 - STEP):
+            front.append(set_up)
+    return front
