@@ -399,6 +399,23 @@ static int is_less(const gmc_state *state, entry_t entry, int64_t size, int64_t 
     return own == size ? block_of(state, block_in(entry))->start < start : own < size;
 }
 
+/* How many of some entries are less. */
+static int32_t place_among(const gmc_state *state, const entry_t *entries, int32_t count, int64_t size,
+                           int64_t start)
+{
+    int32_t at = 0;
+    while (count > 0) {
+        int32_t half = count / 2;
+        if (is_less(state, entries[at + half], size, start)) {
+            at += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return at;
+}
+
 /* The place of the first entry that is not less; it may be one after the last of a leaf. */
 static place_t place_of(const gmc_state *state, const pool_t *pool, int64_t size, int64_t start)
 {
@@ -409,17 +426,7 @@ static place_t place_of(const gmc_state *state, const pool_t *pool, int64_t size
         leaves -= leaves / 2;
     }
     const leaf_t *own = leaves ? leaf_of(pool, leaf) : NULL;
-    int32_t at = 0;
-    for (int32_t count = own ? own->count : 0; count > 0;) {
-        int32_t half = count / 2;
-        if (is_less(state, own->entries[at + half], size, start)) {
-            at += half + 1;
-            count -= half + 1;
-        } else {
-            count = half;
-        }
-    }
-    return (place_t){leaf, at};
+    return (place_t){leaf, own ? place_among(state, own->entries, own->count, size, start) : 0};
 }
 
 /* The entry at a place, or the next one; NULL where there is none. */
@@ -472,11 +479,16 @@ static int add_entry(pool_t *pool, place_t place, entry_t entry, block_t *block)
     return 1;
 }
 
+static void shorten(leaf_t *leaf, int32_t at)
+{
+    entry_t *own = leaf->entries + at;
+    memmove(own, own + 1, (size_t)(--leaf->count - at) * sizeof *own);
+}
+
 static void delete_entry(pool_t *pool, place_t place)
 {
     leaf_t *leaf = leaf_of(pool, place.leaf);
-    entry_t *own = leaf->entries + place.at;
-    memmove(own, own + 1, (size_t)(--leaf->count - place.at) * sizeof *own);
+    shorten(leaf, place.at);
     if (leaf->count)
         return;
     /* a leaf for which there is no room among the unused ones is not used again */
@@ -512,25 +524,61 @@ static void insert(gmc_state *state, int32_t number)
 
 enum { NEAR = 8 };
 
-/* Deletes the entry of a block, looked for where it was put before it is searched. */
+/* Where the entry of a block is in its leaf, if it is near where it was put; else NONE. */
+static int32_t near_place(const leaf_t *leaf, entry_t entry, int32_t at)
+{
+    int32_t end = (int32_t)least(at + NEAR, leaf->count);
+    for (at = (int32_t)most(at - NEAR, 0); at < end; at++)
+        if (leaf->entries[at] == entry)
+            return at;
+    return NONE;
+}
+
 static void take_out(gmc_state *state, int32_t number)
 {
     block_t *block = block_of(state, number);
     pool_t *pool = &state->pools[block->pool];
     block->is_free = 0;
     leaf_t *leaf = (leaf_t *)pool->leaves.items + block->leaf;
-    entry_t entry = block->size << BLOCK_BITS | number;
-    int32_t end = (int32_t)least(block->at + NEAR, leaf->count);
-    for (int32_t at = (int32_t)most(block->at - NEAR, 0); at < end && leaf->count > 1; at++) {
-        if (leaf->entries[at] == entry) {
-            entry_t *own = leaf->entries + at;
-            memmove(own, own + 1, (size_t)(--leaf->count - at) * sizeof *own);
-            return;
-        }
+    int32_t at = near_place(leaf, block->size << BLOCK_BITS | number, block->at);
+    if (at != NONE && leaf->count > 1) {
+        shorten(leaf, at);
+        return;
     }
     place_t place = place_of(state, pool, block->size, block->start);
     entry_at(pool, &place);
     delete_entry(pool, place);
+}
+
+/* Puts a free block into its leaf in the place of an entry at `at`, if it belongs into the leaf. */
+static int put_in_place(gmc_state *state, leaf_t *leaf, int32_t at, int32_t number)
+{
+    block_t *block = block_of(state, number);
+    pool_t *pool = &state->pools[block->pool];
+    entry_t *own = leaf->entries, old = own[at];
+    int32_t leaf_number = (int32_t)(leaf - (leaf_t *)pool->leaves.items), to = at;
+    if (block->size >= size_of(old)) {
+        to += place_among(state, own + at + 1, leaf->count - at - 1, block->size, block->start);
+        if (to == leaf->count - 1 && ((int32_t *)pool->order.items)[pool->order.count - 1] != leaf_number)
+            return 0;
+        memmove(own + at, own + at + 1, (size_t)(to - at) * sizeof *own);
+    } else {
+        to = place_among(state, own, at, block->size, block->start);
+        if (!to && ((int32_t *)pool->order.items)[0] != leaf_number)
+            return 0;
+        memmove(own + to + 1, own + to, (size_t)(at - to) * sizeof *own);
+    }
+    own[to] = block->size << BLOCK_BITS | number;
+    block->is_free = 1;
+    block->age = state->lookups;
+    block->leaf = leaf_number;
+    block->at = (int16_t)to;
+    return 1;
+}
+
+static int is_free(const gmc_state *state, int32_t number)
+{
+    return number != NONE && block_of(state, number)->is_free;
 }
 
 /* Adds a free block to its pool, merged with those next to it; its number afterwards. */
@@ -538,17 +586,36 @@ static int32_t insert_merged(gmc_state *state, int32_t number)
 {
     block_t *block = block_of(state, number);
     int32_t before = block->before, after = block->after;
-    if (before != NONE && block_of(state, before)->is_free) {
-        take_out(state, before);
-        block_of(state, before)->size += block->size;
-        drop_block(state, number);
-        number = before;
-    }
-    if (after != NONE && block_of(state, after)->is_free) {
+    if (is_free(state, before) && is_free(state, after)) {
         take_out(state, after);
-        block_of(state, number)->size += block_of(state, after)->size;
+        block->size += block_of(state, after)->size;
         drop_block(state, after);
     }
+    int32_t old = is_free(state, before) ? before : is_free(state, after) ? after : NONE;
+    if (old == NONE) {
+        insert(state, number);
+        return number;
+    }
+    block_t *other = block_of(state, old);
+    leaf_t *leaf = (leaf_t *)state->pools[block->pool].leaves.items + other->leaf;
+    int32_t at = near_place(leaf, other->size << BLOCK_BITS | old, other->at);
+    if (at == NONE || leaf->count == 1) {
+        take_out(state, old);
+        leaf = NULL;
+    }
+    other->is_free = 0;
+    if (old == after) {
+        block->size += other->size;
+    } else {
+        other->size += block->size;
+        old = number;
+        number = before;
+    }
+    drop_block(state, old);
+    if (leaf && put_in_place(state, leaf, at, number))
+        return number;
+    if (leaf)
+        shorten(leaf, at);
     insert(state, number);
     return number;
 }
@@ -1111,8 +1178,8 @@ static place_t best_fit(const gmc_state *state, const pool_t *pool, place_t plac
     }
 }
 
-/* A free block for a request, taken out of its pool; NONE where none fits. */
-static int32_t found_block(gmc_state *state, int32_t pool, int64_t need)
+/* The free block for a request, and its place in its pool; NONE where none fits. */
+static int32_t found_block(gmc_state *state, int32_t pool, int64_t need, place_t *found)
 {
     const gmc_settings *settings = &state->plan->settings;
     pool_t *own = &state->pools[pool];
@@ -1128,9 +1195,28 @@ static int32_t found_block(gmc_state *state, int32_t pool, int64_t need)
     int32_t number = block_in(*entry);
     if (size >= settings->oversize && (need < settings->oversize || size >= need + settings->rounding))
         return NONE;
-    delete_entry(own, place);
-    block_of(state, number)->is_free = 0;
+    *found = place;
     return number;
+}
+
+/* Splits off what a block has beyond `need`. */
+static void split(gmc_state *state, int32_t number, int64_t need, place_t place)
+{
+    block_t *block = block_of(state, number);
+    pool_t *pool = &state->pools[block->pool];
+    block_t rest = new_range(block->size - need, block->start + need, block->pool, 1);
+    int was_free = block->is_free;
+    block->size = need;
+    block->is_free = 0;
+    int32_t other = put_after(state, number, rest);
+    if (other == NONE)
+        return;
+    leaf_t *leaf = was_free ? leaf_of(pool, place.leaf) : NULL;
+    if (leaf && leaf->count > 1 && put_in_place(state, leaf, place.at, other))
+        return;
+    if (leaf)
+        delete_entry(pool, place);
+    insert(state, other);
 }
 
 /* Replays the events before `end`, with no stop among them. */
@@ -1149,7 +1235,8 @@ static int play(gmc_state *state, int64_t end)
             if (!need)
                 continue;
             state->lookups += need > SMALL;
-            int32_t number = found_block(state, pool, need);
+            place_t place = {0, 0};
+            int32_t number = found_block(state, pool, need, &place);
             if (number == NONE)
                 number = grow(state, pool, need);
             if (state->is_short)
@@ -1159,14 +1246,11 @@ static int play(gmc_state *state, int64_t end)
                 return GMC_FAILED;
             }
             block_t *block = block_of(state, number);
-            int64_t rest = block->size - need;
-            if (rest > (pool % 2 ? 0 : rest_of_large) && need < unsplit) {
-                block_t part = new_range(rest, block->start + need, pool, 1);
-                block->size = need;
-                int32_t other = put_after(state, number, part);
-                if (other == NONE)
-                    return GMC_NO_MEMORY;
-                insert(state, other);
+            if (block->size - need > (pool % 2 ? 0 : rest_of_large) && need < unsplit) {
+                split(state, number, need, place);
+            } else if (block->is_free) {
+                delete_entry(&state->pools[pool], place);
+                block->is_free = 0;
             }
             state->tensors[event] = number;
             state->is.allocated += block_of(state, number)->size;
