@@ -8,7 +8,7 @@ import numpy
 import pytest
 from msgspec import Struct
 
-from gpu_mem_calculator.ledger.remember import forget, only_ints, remembered
+from gpu_mem_calculator.ledger.remember import Same, forget, only_ints, remembered
 from gpu_mem_calculator.ledger.sym import Sym
 from gpu_mem_calculator.models.arch.symbolic import symbolic
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
@@ -95,3 +95,26 @@ def test_a_model_of_ints_is_cached(name: str) -> None:
     assert only_ints(arch)
     assert all(map(only_ints, arch.layers))
     assert not any(map(only_ints, symbolic(arch).layers))
+
+
+class KeptSizes(Sizes, frozen=True, dict=True):
+    """Sizes that have a place for their key."""
+
+
+def test_a_struct_of_arrays_that_has_a_place_for_its_key_keeps_it() -> None:
+    """Its contents are read once; an equal struct still shares the result."""
+    double, calls = _counting()
+    many = KeptSizes(numpy.array([3, 4]))
+    assert double(many).tolist() == double(many).tolist() == [6, 8]
+    key = many.__dict__["array_key"]
+    double(KeptSizes(numpy.array([3, 4])))
+    assert len(calls) == 1
+    assert many.__dict__["array_key"] is key
+
+
+def test_a_value_may_be_known_by_itself_alone() -> None:
+    """Equal values that are two are two keys."""
+    one, other = [1], [1]
+    assert Same(one) == Same(one)
+    assert hash(Same(one)) == hash(Same(one))
+    assert Same(one) != Same(other)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
-from typing import ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+Kept = TypeVar("Kept")
 ATOMS = frozenset((int, bool, float, str, type(None), frozenset))
 MOST_ELEMENTS = 4096  # of an array in a key
 _clears: list[Callable[[], None]] = []
@@ -42,7 +43,6 @@ def _all(values: tuple[object, ...]) -> bool:
     return not others or all(only_ints(value) for value in values if type(value) in others)
 
 
-@runtime_checkable
 class ArrayLike(Protocol):
     """A numpy array, of which a key has the shape and the contents."""
 
@@ -53,6 +53,21 @@ class ArrayLike(Protocol):
         """The contents."""
 
 
+class Same(Generic[Kept]):
+    """A value as a key, which equals none but the very same."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Kept) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+
 def _key(value: object) -> Hashable:
     """A key that is equal for equal values; raises TypeError where there is none."""
     if type(value) in ATOMS:
@@ -60,14 +75,24 @@ def _key(value: object) -> Hashable:
     if isinstance(value, tuple):
         return tuple([_key(one) for one in value])
     if isinstance(value, Struct):
-        if only_ints(value):
-            return value
-        return type(value), *[_key(one) for one in astuple(value)]
-    if isinstance(value, ArrayLike) and value.size <= MOST_ELEMENTS:
-        return value.shape, value.tobytes()
+        return _struct_key(value)
+    if hasattr(value, "tobytes"):
+        array = cast(ArrayLike, value)
+        if array.size <= MOST_ELEMENTS:
+            return array.shape, array.tobytes()
     if callable(value):
         return value
     raise TypeError(type(value))
+
+
+def _struct_key(value: Struct) -> Hashable:
+    """The key of a struct; one that has a place for it is asked once."""
+    if only_ints(value):
+        return value
+    kept = getattr(value, "__dict__", {})
+    if "array_key" not in kept:
+        kept["array_key"] = type(value), *[_key(one) for one in astuple(value)]
+    return cast(Hashable, kept["array_key"])
 
 
 def remembered(

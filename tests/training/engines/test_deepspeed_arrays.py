@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_mem_calculator.ledger.ledger import Ledger
+from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.training.engines.deepspeed.engine import ENGINE
 
 from .test_deepspeed import ONE, TINY, book, make
@@ -54,6 +55,24 @@ def test_arrays_equal_single_runs(more: dict[str, Any]) -> None:
         for d, b, m in zip(dps, batches, steps, strict=True)
     ]
     same(many, ones)
+
+
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_numbers_of_micro_batches_do_not_mix(stage: int, offload: str) -> None:
+    """What is remembered of a step of one number of micro-batches is right for no other."""
+    options = {"zero_stage": stage, "offload_optimizer": offload}
+    peaks: list[list[int]] = []
+    for order in ((1, 2, 3), (3, 2, 1)):
+        forget()
+        found = {m: int(book(micro_batches=m, **options).peak()) for m in order}
+        peaks.append([found[m] for m in (1, 2, 3)])
+    assert peaks[0] == peaks[1]
+    fresh = []
+    for m in (1, 2, 3):
+        forget()
+        fresh.append(int(book(micro_batches=m, **options).peak()))
+    assert peaks[0] == fresh
 
 
 @pytest.mark.parametrize("stage", [0, 1])

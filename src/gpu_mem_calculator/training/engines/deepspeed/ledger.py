@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from ....ledger import ledger as kinds
 from ....ledger.ledger import COMM, GRAD, PARAM, Entry, Instant, Ledger, instant
-from ....ledger.num import EMPTY, Bytes, Num, choose, holds, larger, nothing
+from ....ledger.num import EMPTY, Bytes, Num, holds, nothing
+from ....ledger.remember import Same, remembered
 from ....ledger.source import code
 from ....pytorch.autograd.events import BlockEvents
 from ....pytorch.autograd.peak import PeakParts
@@ -28,7 +29,7 @@ from ...step.workspaces import workspace_entries
 from .cache_key import CacheKey, plain
 from .gather import weight_reads
 from .hook_points import HookedBlock, hooked_backward, hooked_forward
-from .instants import ZeroInstant, zero_instants
+from .instants import BlockPeaks, ZeroInstant, zero_instants
 from .layout import STEP, ZeroLayout
 from .options import option
 from .peak_tables import BlockTable, LevelTable, Tables, tables
@@ -116,37 +117,64 @@ def highest(instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near:
     which: for arrays the index of each element's table, else None
     near: of the layers that wait one has its checkpoint on the GPU (cpu_checkpointing)
     """
-    pairs = tables[0].best
-    if which is not None:
-        pairs = tuple(sorted({pair for table in tables for pair in table.best}))
+    near = near and instant.checkpoint
     block_bytes, layer_bytes = [total for total, _ in instant.peaks], instant.layer_bytes
-    if near and instant.checkpoint:
+    if which is not None or hasattr(sum(block_bytes, layer_bytes), "astype"):
+        return _highest_of_arrays(instant, tables, which, near=near)
+    pairs = tables[0].best
+    if near:
         acts = [(layer_bytes if waiting else 0) + block_bytes[level] for waiting, level in pairs]
     else:
         acts = [waiting * layer_bytes + block_bytes[level] for waiting, level in pairs]
-    if which is not None or hasattr(sum(acts), "astype"):
-        return _highest_of_arrays(instant, tables, which, list(zip(pairs, acts, strict=True)))
     totals = list(map(add, acts, tables[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
     return PeakPoint(waiting, instant.peaks[level][1], tables[0].parts(waiting, level))
 
 
 def _highest_of_arrays(
-    instant: ZeroInstant,
-    tables: list[LevelTable],
-    which: Any,
-    candidates: list[tuple[tuple[int, int], Num]],
+    instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near: bool
 ) -> PeakPoint:
-    """`highest` for arrays, element by element. `candidates`: (waiting, level) and activations."""
-    best: PeakPoint | None = None
-    top: Num = 0
-    for (waiting, level), act in candidates:
-        parts = _parts(tables, which, waiting, level)
-        new, total = PeakPoint(waiting, instant.peaks[level][1], parts), act + sum(parts)
-        best = new if best is None else _choose_peak(total > top, new, best)
-        top = larger(total, top)
-    assert best is not None
-    return best
+    """`highest` for arrays: all candidates of a table at once."""
+    import numpy as np
+
+    index: Any = 0 if which is None else which
+    first: Any = instant.peaks[0][0]
+    shape = np.broadcast_shapes(*map(np.shape, (first, instant.layer_bytes, index)))
+    acts, temps = _block_arrays(Same(instant.peaks), shape)
+    totals, layer = acts + temps, np.broadcast_to(instant.layer_bytes, shape).ravel()
+    index = np.broadcast_to(index, shape).ravel()
+    found = np.zeros((3 + len(GROUPS), layer.size), dtype="int64")
+    for number, table in enumerate(tables):
+        waiting, levels, heights = table.arrays
+        places = np.flatnonzero(index == number)
+        kept = waiting > 0 if near else waiting
+        alive = kept[:, None] * layer[places] + totals[:, places][levels]
+        best = (alive + heights[:, None]).argmax(axis=0)
+        level = levels[best]
+        found[:3, places] = waiting[best], acts[level, places], temps[level, places]
+        for candidate in {*best.tolist()}:
+            at = places[best == candidate]
+            found[3:, at] = table.candidate_parts(candidate)[:, None]
+    waits, act, temp, *parts = (_plain(row.reshape(shape)) for row in found)
+    return PeakPoint(waits, PeakParts(act, EMPTY, temp), tuple(parts))
+
+
+@remembered(64, always=True)
+def _block_arrays(peaks: Same[BlockPeaks], shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Activations and workspace of a block at each level: a row for each, flat."""
+    import numpy as np
+
+    def rows(sizes: list[Any]) -> Any:
+        whole = (one if np.shape(one) == shape else np.broadcast_to(one, shape) for one in sizes)
+        return np.array(list(whole)).reshape(len(sizes), -1)
+
+    parts = [part for _, part in peaks.value]
+    return rows([part.act for part in parts]), rows([part.temp for part in parts])
+
+
+def _plain(array: Any) -> Any:
+    """An array; 0 where all its elements are."""
+    return array if array.any() else 0
 
 
 def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Bytes, ...]:
@@ -157,13 +185,6 @@ def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tu
 
     rows = numpy.asarray([table.parts(waiting, level) for table in tables])
     return tuple(rows[:, group][which] for group in range(rows.shape[1]))
-
-
-def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
-    parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
-    act = choose(higher, new.block.act, old.block.act)
-    block = PeakParts(act, EMPTY, choose(higher, new.block.temp, old.block.temp))
-    return PeakPoint(choose(higher, new.waiting, old.waiting), block, parts)
 
 
 def instants_and_entries(

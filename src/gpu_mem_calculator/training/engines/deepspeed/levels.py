@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ....ledger.remember import Same, remembered
 from ...step.block_events import EMBEDDING, HEAD
 from .gather import FROM_HOST
 from .hook_points import AFTER, BEFORE, GRADIENT, WEIGHT, HookedBlock
@@ -74,20 +76,32 @@ class CountingAllocator:
         return high
 
 
-class HookLevels(Struct, frozen=True):
-    """Bytes DeepSpeed holds during one micro-batch.
+Marks = tuple[Level, ...]
+"""What a block's hooks do: the level before it, then the most inside each hook, and the level after
+it."""
 
-    Each block has two levels for every hook point, before it and the maximum inside it, and one
-    after the last.
+
+KeptMarks = Same[Marks]
+
+
+class MicroBatch(Struct, frozen=True):
+    """Bytes DeepSpeed holds during one micro-batch: the marks of each block's hooks, and those of
+    begin and epilogue. Equal marks are the same object.
     """
 
-    begin: list[Level]
-    forward: list[list[Level]]
-    loss: list[Level]
-    head: list[Level]
-    backward: list[list[Level]]
-    embedding: list[Level]
-    epilogue: list[Level]
+    begin: KeptMarks
+    forward: list[KeptMarks]
+    loss: KeptMarks
+    head: KeptMarks
+    backward: list[KeptMarks]
+    embedding: KeptMarks
+    epilogue: KeptMarks
+
+
+@remembered(4096, always=True)
+def kept_marks(marks: Marks) -> KeptMarks:
+    """Some marks as a key."""
+    return Same(marks)
 
 
 class ModelShape(Struct, frozen=True):
@@ -98,33 +112,53 @@ class ModelShape(Struct, frozen=True):
     embedding: HookedBlock | None
 
 
-def _levels(
-    block: HookedBlock,
-    counter: CountingAllocator,
-    kinds: tuple[str, str],
-    run_hook: Callable[[str, int, bool], None],
-) -> list[Level]:
-    """Two levels for every hook point, and one after the last. Only hooks of two kinds are run."""
-    levels: list[Level] = []
-    level = counter.now()
-    counter.high = level
+@remembered(512, always=True)
+def only_hooks(block: HookedBlock, *kinds: str) -> HookedBlock:
+    """The block with hooks of some kinds alone, in one pass."""
+    return replace(block, passes=(tuple(h for p in block.passes for h in p if h[0] in kinds),))
+
+
+@remembered(512, always=True)
+def mark_places(block: HookedBlock, *kinds: str) -> tuple[int, ...]:
+    """Each level of a block as an index into the marks of its hooks of some kinds.
+
+    There are two levels for every hook point, before it and the maximum inside it, and one after
+    the last of a pass.
+    """
+    places: list[int] = []
+    now = 0
     for hooks in block.passes:
         for hook in hooks:
-            levels.append(level)
+            places.append(now)
             if hook[0] in kinds:
-                run_hook(*hook)
-                levels.append(counter.look())
-                level = counter.high
+                places.append(now + 1)
+                now += 2
             else:
-                levels.append(level)
-        levels.append(level)
-    return levels
+                places.append(now)
+        places.append(now)
+    return tuple(places)
 
 
-def bucket_levels(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape) -> HookLevels:
-    """The levels of gradients and of the buckets that reduce them, in one micro-batch."""
+def _marks(
+    block: HookedBlock, counter: CountingAllocator, run_hook: Callable[[str, int, bool], None]
+) -> KeptMarks:
+    """The marks of a block's hooks."""
+    marks = [counter.now()]
+    counter.high = marks[0]
+    for hooks in block.passes:
+        for hook in hooks:
+            run_hook(*hook)
+            marks += (counter.look(), counter.high)
+    return kept_marks(tuple(marks))
 
-    def run_block(number: int, block: HookedBlock) -> list[Level]:
+
+BUCKET_HOOKS, GATHER_HOOKS = (GRADIENT, WEIGHT), (BEFORE, AFTER)
+
+
+def bucket_marks(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape) -> MicroBatch:
+    """The marks of gradients and of the buckets that reduce them, in one micro-batch."""
+
+    def run_block(number: int, block: HookedBlock) -> KeptMarks:
         ids = [-1] * len(block.sizes)
         if block.entry >= 0:
             ids[block.entry], rank.shared = rank.shared, -1
@@ -132,62 +166,58 @@ def bucket_levels(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape)
         def run_hook(kind: str, index: int, forward: bool) -> None:
             if kind == GRADIENT:
                 rank.gradient(number, index, ids[block.drops[index]])
-            elif kind == WEIGHT and index >= 0:
+            elif index >= 0:
                 ids[index] = counter.make_on(0, block.sizes[index], WEIGHT_GRADIENT)
-            elif kind == WEIGHT:
+            else:
                 counter.free((ids[~index],))
 
-        return _levels(block, counter, (GRADIENT, WEIGHT), run_hook)
+        return _marks(block, counter, run_hook)
 
     rank.begin()
-    begin = counter.now()
+    begin = kept_marks((counter.now(),))
     counter.look()
     backward = _backward(run_block, counter, shape)
     rank.epilogue()
-    forward = [[begin] * num_levels(block) for block, _ in shape.layers]
-    loss = [begin] * num_levels(shape.head[0])
-    return HookLevels([begin], forward, loss, *backward, [counter.look(), counter.now()])
+    epilogue = kept_marks((counter.look(), counter.now()))
+    return MicroBatch(begin, [begin] * len(shape.layers), begin, *backward, epilogue)
 
 
 def _backward(
-    run_block: Callable[[int, HookedBlock], list[Level]],
+    run_block: Callable[[int, HookedBlock], KeptMarks],
     counter: CountingAllocator,
     shape: ModelShape,
-) -> tuple[list[Level], list[list[Level]], list[Level]]:
-    """The levels of the backward of head, layers and embedding."""
+) -> tuple[KeptMarks, list[KeptMarks], KeptMarks]:
+    """The marks of the backward of head, layers and embedding."""
     head = run_block(HEAD, shape.head[1])
     layers = reversed([*enumerate(shape.layers)])
     backward = [run_block(index, block) for index, (_, block) in layers]
     table = shape.embedding
-    embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
+    if table is None:
+        return head, backward[::-1], kept_marks((counter.now(),))
+    embedding = run_block(EMBEDDING, table)
     return head, backward[::-1], embedding
 
 
-def num_levels(block: HookedBlock) -> int:
-    """The number of levels of a block."""
-    return sum(2 * len(hooks) + 1 for hooks in block.passes)
-
-
-def gather_levels(
+def gather_marks(
     rank: Stage3Rank,
     counter: CountingAllocator,
     shape: ModelShape,
     *,
     small: bool,
     known: bool = True,
-) -> tuple[HookLevels, int]:
-    """The levels of stage 3's gathered parameters in one micro-batch, and the bytes of persistent
-    parameters, which the levels leave out.
+) -> tuple[MicroBatch, int]:
+    """The marks of stage 3's gathered parameters in one micro-batch, and the bytes of persistent
+    parameters, which the marks leave out.
 
     small: persistent parameters are gathered when the micro-batch begins
     known: the order of modules has been recorded
     """
 
-    def run_block(number: int, block: HookedBlock) -> list[Level]:
+    def run_block(number: int, block: HookedBlock) -> KeptMarks:
         def run_hook(kind: str, index: int, forward: bool) -> None:
             (rank.before if kind == BEFORE else rank.after)(number, index, forward=forward)
 
-        return _levels(block, counter, (BEFORE, AFTER), run_hook)
+        return _marks(block, counter, run_hook)
 
     rank.state.traced = known
     if small:
@@ -195,27 +225,15 @@ def gather_levels(
     persistent = counter.total
     counter.reset()
     rank.begin()
-    begin = counter.look()
+    begin = kept_marks((counter.look(),))
     forward = [run_block(index, block) for index, (block, _) in enumerate(shape.layers)]
     loss = run_block(HEAD, shape.head[0])
     backward = _backward(run_block, counter, shape)
     before = counter.now()
     counter.look()
     rank.epilogue()
-    return HookLevels([begin], forward, loss, *backward, [before, counter.look()]), persistent
-
-
-def micro_batches(
-    rank: ZeroRank, counter: CountingAllocator, shape: ModelShape, count: int
-) -> list[HookLevels]:
-    """The bucket levels of each micro-batch of a step; those between the first and the last are
-    alike, so the count is at most three.
-    """
-    levels = []
-    for micro in range(count):
-        rank.micro = micro
-        levels.append(bucket_levels(rank, counter, shape))
-    return levels
+    epilogue = kept_marks((before, counter.look()))
+    return MicroBatch(begin, forward, loss, *backward, epilogue), persistent
 
 
 BUCKETS: Sequence[type[ZeroRank]] = (ZeroRank, Stage12Rank, Stage12Rank, Stage3Bucket)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,11 +14,20 @@ from ....ledger.remember import remembered
 from ...step.block_events import HEAD
 from . import levels as hook_levels
 from .cache_key import CacheKey
-from .coordinator import ModuleStack
+from .coordinator import GatherLimits, ModuleStack
 from .gather import Reads
 from .hook_points import HookedBlock
 from .layout import ZeroLayout
-from .levels import CountingAllocator, HookLevels, Level, ModelShape
+from .levels import (
+    NOTHING,
+    CountingAllocator,
+    KeptMarks,
+    Marks,
+    MicroBatch,
+    ModelShape,
+    mark_places,
+    only_hooks,
+)
 from .rank_stage3 import Stage3Rank
 
 
@@ -39,6 +48,21 @@ class BlockTable(Struct, frozen=True):
     stack: ModuleStack | None = None
     reads: tuple[Reads, ...] = ()
 
+    def only_hooks(self, *kinds: str) -> BlockTable:
+        """The blocks with hooks of some kinds alone."""
+
+        def bare(blocks: tuple[HookedBlock, HookedBlock]) -> tuple[HookedBlock, HookedBlock]:
+            forward, backward = blocks
+            return only_hooks(forward, *kinds), only_hooks(backward, *kinds)
+
+        return replace(
+            self,
+            groups=tuple((*bare((forward, back)), count) for forward, back, count in self.groups),
+            first=None if self.first is None else bare(self.first),
+            head=bare(self.head),
+            embedding=None if self.embedding is None else only_hooks(self.embedding, *kinds),
+        )
+
     def shape(self, counts: Iterable[int]) -> ModelShape:
         """The blocks of a model with `counts` layers in each group."""
         layers: list[tuple[HookedBlock, HookedBlock]] = []
@@ -49,61 +73,118 @@ class BlockTable(Struct, frozen=True):
         return ModelShape(tuple(layers), self.head, self.embedding)
 
 
+Places = tuple[tuple[int, int], ...]
+
+
 class LevelTable(Struct, frozen=True, dict=True):
     """The levels of an instant, by the number of layers of its group that wait for backward.
 
-    buckets: levels of gradients and buckets in each micro-batch
-    gathered: levels of gathered parameters, in stage 3
+    buckets: marks of gradients and buckets in each micro-batch
+    gathered: marks of gathered parameters, in stage 3
+    places: of each level, its mark of buckets and its mark of gathered parameters
     """
 
-    buckets: dict[int, list[list[Level]]]
-    gathered: dict[int, list[Level]]
+    buckets: dict[int, list[Marks]]
+    gathered: dict[int, Marks]
+    places: Places
+
+    @cached_property
+    def totals(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Bytes of each mark, of buckets the highest of the micro-batches."""
+        return {
+            waiting: (_most(rows), [one[0] for one in self.gathered.get(waiting, (NOTHING,))])
+            for waiting, rows in self.buckets.items()
+        }
 
     @cached_property
     def rows(self) -> dict[int, list[int]]:
-        """Bytes of each level, the highest of the micro-batches."""
-        return {waiting: self._row(waiting) for waiting in self.buckets}
-
-    def _row(self, waiting: int) -> list[int]:
-        columns = zip(*self.buckets[waiting], strict=True)
-        most = [
-            column[0][0] if len(column) == 1 else max(one[0] for one in column)
-            for column in columns
-        ]
-        if waiting not in self.gathered:
-            return most
-        return [a + b[0] for a, b in zip(most, self.gathered[waiting], strict=True)]
+        """Bytes of each level."""
+        return {
+            waiting: [own[at] + more[by] for at, by in self.places]
+            for waiting, (own, more) in self.totals.items()
+        }
 
     @cached_property
     def best(self) -> tuple[tuple[int, int], ...]:
         """(waiting layers, level) of every candidate for the peak. Activations grow linearly with
         the layers that wait, so only points on the upper convex hull can be the peak.
         """
-        waiting = sorted(self.rows, reverse=True)
-        candidates: list[tuple[int, int]] = []
-        for level, column in enumerate(zip(*(self.rows[n] for n in waiting), strict=True)):
-            hull: list[tuple[int, int]] = []
-            for point in zip(waiting, column, strict=True):
-                if hull and point[1] <= hull[-1][1]:
-                    continue
-                while len(hull) > 1 and _under(hull[-2], hull[-1], point):
-                    hull.pop()
-                hull.append(point)
-            candidates += [(count, level) for count, _ in hull]
-        return tuple(candidates)
+        waiting = sorted(self.totals, reverse=True)
+        several = [self.totals[count] for count in waiting]
+        hulls = {
+            (at, by): _upper_hull(waiting, [own[at] + more[by] for own, more in several])
+            for at, by in {*self.places}
+        }
+        return tuple(
+            (count, level) for level, place in enumerate(self.places) for count in hulls[place]
+        )
 
     @cached_property
     def heights(self) -> list[int]:
         """Bytes of every candidate, in the order of `best`."""
-        return [self.rows[waiting][level] for waiting, level in self.best]
+        found = []
+        for waiting, level in self.best:
+            (own, more), (at, by) = self.totals[waiting], self.places[level]
+            found.append(own[at] + more[by])
+        return found
+
+    @cached_property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Waiting layers, level and bytes of every candidate, each in an array."""
+        import numpy
+
+        waiting, levels = numpy.array(self.best, dtype="int64").T
+        return waiting, levels, numpy.array(self.heights, dtype="int64")
+
+    def candidate_parts(self, number: int) -> Any:
+        """Bytes of each of DeepSpeed's groups at a candidate, in an array."""
+        if number not in self._parts:
+            import numpy
+
+            self._parts[number] = numpy.array(self.parts(*self.best[number]), dtype="int64")
+        return self._parts[number]
+
+    @cached_property
+    def _parts(self) -> dict[int, Any]:
+        return {}
 
     def parts(self, waiting: int, level: int) -> tuple[Bytes, ...]:
         """Bytes of each of DeepSpeed's groups at a level."""
-        buckets = max(row[level] for row in self.buckets[waiting])[1]
+        at, by = self.places[level]
+        buckets = max(row[at] for row in self.buckets[waiting])[1]
         if waiting not in self.gathered:
             return cast(tuple[Bytes, ...], buckets)
-        gathered = self.gathered[waiting][level][1]
+        gathered = self.gathered[waiting][by][1]
         return cast(tuple[Bytes, ...], tuple(a + b for a, b in zip(buckets, gathered, strict=True)))
+
+
+@remembered(1024, always=True)
+def _table(
+    rows: tuple[tuple[int, tuple[KeptMarks, ...], KeptMarks | None], ...], places: Places
+) -> LevelTable:
+    """The table of some marks: for each number of waiting layers those of the micro-batches, and
+    those of gathered parameters.
+    """
+    buckets = {n: [one.value for one in marks] for n, marks, _ in rows}
+    return LevelTable(buckets, {n: more.value for n, _, more in rows if more is not None}, places)
+
+
+def _most(rows: list[Marks]) -> list[int]:
+    """Bytes of each mark, the most of some micro-batches."""
+    totals = [[one[0] for one in row] for row in rows]
+    return totals[0] if len(totals) == 1 else list(map(max, *totals))
+
+
+def _upper_hull(waiting: list[int], column: list[int]) -> list[int]:
+    """The numbers of waiting layers, most first, whose bytes are on the upper convex hull."""
+    hull: list[tuple[int, int]] = []
+    for point in zip(waiting, column, strict=True):
+        if hull and point[1] <= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _under(hull[-2], hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return [count for count, _ in hull]
 
 
 def _under(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
@@ -123,22 +204,49 @@ def tables(key: CacheKey) -> tuple[Tables, Tables, Tables, Tables]:
     order of modules.
     """
     plan, model = key.plan, key.more
-    counts = [count for _, _, count in model.groups]
-    counter = CountingAllocator()
-    rank = hook_levels.BUCKETS[plan.stage](plan, counter)
     micro = int(plan.run.micro_batches)
-    levels = hook_levels.micro_batches(rank, counter, model.shape(counts), micro)
+    marks = _bucket_marks(plan, model)[:micro]
     if model.stack is None:
-        first = _tables(levels[:1], None, model)
-        return first, _tables(levels[1:], None, model) if levels[1:] else first, {}, {}
-    gathered, small = _gather_levels(plan, model, small=True)
-    first = _tables(levels[:1], gathered, model)
-    recorded = _tables(levels[:1], _gather_levels(plan, model, small=False, known=False)[0], model)
-    if len(levels) == 1:
+        first = _tables(marks[:1], None, model)
+        return first, _tables(marks[1:], None, model) if marks[1:] else first, {}, {}
+    gathered, small = _gather_marks(plan, model, small=True)
+    first = _tables(marks[:1], gathered, model)
+    recorded = _tables(marks[:1], _gather_marks(plan, model, small=False, known=False)[0], model)
+    if len(marks) == 1:
         return first, first, {}, _higher(recorded, first, small)
-    later = _tables(levels[1:], gathered, model)
-    second = _tables(levels[1:2], _gather_levels(plan, model, small=False)[0], model)
+    later = _tables(marks[1:], gathered, model)
+    second = _tables(marks[1:2], _gather_marks(plan, model, small=False)[0], model)
     return first, later, _higher(second, later, small), _higher(recorded, first, small)
+
+
+def _bucket_marks(plan: ZeroLayout, model: BlockTable) -> list[MicroBatch]:
+    """The marks of gradients and buckets in each micro-batch of a step.
+
+    What is gathered changes nothing, nor does where blocks have other hooks. Which micro-batch is
+    the last changes something in stage 1, and where gradients go to the host.
+    """
+    alike = plan.stage > 1 and plan.offload == "none"
+    bare = replace(
+        plan,
+        offload_param="none",
+        limits=GatherLimits(),
+        sub_group=1 << 62,
+        zero_init=True,
+        run=replace(plan.run, micro_batches=3) if alike else plan.run,
+    )
+    hooks = model.only_hooks(*hook_levels.BUCKET_HOOKS)
+    return _cached_bucket_marks(CacheKey(bare, replace(hooks, stack=None, reads=())))
+
+
+@remembered(48, always=True)
+def _cached_bucket_marks(key: CacheKey) -> list[MicroBatch]:
+    plan, model, counter = key.plan, key.more, CountingAllocator()
+    rank = hook_levels.BUCKETS[plan.stage](plan, counter)
+    shape = model.shape(count for _, _, count in model.groups)
+    found = []
+    for rank.micro in range(int(plan.run.micro_batches)):
+        found.append(hook_levels.bucket_marks(rank, counter, shape))
+    return found
 
 
 def _higher(tables: Tables, usual: Tables, small: int) -> Tables:
@@ -161,10 +269,10 @@ def _smallest_divisor(ranks: int) -> int:
     return next((n for n in range(2, ranks + 1) if ranks % n == 0), 1)
 
 
-def _gather_levels(
+def _gather_marks(
     plan: ZeroLayout, model: BlockTable, *, small: bool, known: bool = True
-) -> tuple[HookLevels, int]:
-    """Stage 3's levels of gathered parameters, and the bytes of persistent ones.
+) -> tuple[MicroBatch, int]:
+    """Stage 3's marks of gathered parameters, and the bytes of persistent ones.
 
     Where the ranks divide every parameter and shards are on the GPU, the number of ranks changes
     nothing; nor do buckets or micro-batches. The cache key leaves them out.
@@ -182,11 +290,12 @@ def _gather_levels(
         zero_init=True,
         run=replace(plan.run, micro_batches=1),
     )
-    return _cached_gather_levels(CacheKey(bare, model), small, known)
+    hooks = model.only_hooks(*hook_levels.GATHER_HOOKS)
+    return _cached_gather_marks(CacheKey(bare, hooks), small, known)
 
 
 @remembered(48, always=True)
-def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[HookLevels, int]:
+def _cached_gather_marks(key: CacheKey, small: bool, known: bool) -> tuple[MicroBatch, int]:
     model: BlockTable = key.more
     assert model.stack is not None
     counts = [count for _, count, _ in model.stack.layers]
@@ -198,33 +307,50 @@ def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[Hook
         reads[0] = layer_reads[-1]
     counter = CountingAllocator()
     rank = Stage3Rank(key.plan, counter, model.stack, {**reads, HEAD: head})
-    return hook_levels.gather_levels(rank, counter, model.shape(counts), small=small, known=known)
+    return hook_levels.gather_marks(rank, counter, model.shape(counts), small=small, known=known)
 
 
 def _tables(
-    buckets: Sequence[HookLevels], gathered: HookLevels | None, model: BlockTable
+    buckets: Sequence[MicroBatch], gathered: MicroBatch | None, model: BlockTable
 ) -> Tables:
     """One table for each place, over all of these micro-batches."""
 
-    def table(word: str, places: Iterable[tuple[int, int]] | None = None) -> LevelTable:
+    def table(
+        word: str, block: HookedBlock | None, layers: Iterable[tuple[int, int]] | None = None
+    ) -> LevelTable:
         rows = [getattr(one, word) for one in buckets]
         more = getattr(gathered, word) if gathered else None
-        if places is None:
-            return LevelTable({0: rows}, {0: more} if more else {})
-        return LevelTable(
-            {n: [one[at] for one in rows] for n, at in places},
-            {n: more[at] for n, at in places} if more else {},
-        )
+        gathers = gathered is not None
+        if layers is None:
+            places = _level_places(block, len(rows[0].value), gathers=gathers)
+            return _table(((0, tuple(rows), more),), places)
+        each = ((n, tuple(one[at] for one in rows), more and more[at]) for n, at in layers)
+        return _table(tuple(each), _level_places(block, 0, gathers=gathers))
 
     tables: Tables = {}
     low = 0
-    for index, (_, _, count) in enumerate(model.groups):
-        for word in ("forward", "backward"):
-            tables[word, index, True] = table(word, [(0, low)])
+    for index, (*blocks, count) in enumerate(model.groups):
+        first = model.first if model.first is not None and not low else blocks
+        for number, word in enumerate(("forward", "backward")):
+            tables[word, index, True] = table(word, first[number], [(0, low)])
             if count > 1:
-                tables[word, index, False] = table(word, [(n, low + n) for n in range(1, count)])
+                others = [(n, low + n) for n in range(1, count)]
+                tables[word, index, False] = table(word, blocks[number], others)
         low += count
+    heads = {"loss": model.head[0], "head": model.head[1], "embedding": model.embedding}
     for word in ("begin", "loss", "head", "embedding", "epilogue"):
-        tables[word, 0, False] = table(word)
-    tables["step", 0, False] = LevelTable({0: [buckets[-1].epilogue[-1:]]}, {})
+        tables[word, 0, False] = table(word, heads.get(word))
+    tables["step", 0, False] = _table(((0, (buckets[-1].epilogue,), None),), ((1, 0),))
     return tables
+
+
+@remembered(512, always=True)
+def _level_places(block: HookedBlock | None, count: int, *, gathers: bool) -> Places:
+    """Of each level of a block, its mark of buckets and its mark of gathered parameters; without a
+    block, the `count` marks themselves.
+    """
+    if block is None:
+        return tuple((at, at if gathers else 0) for at in range(count))
+    buckets = mark_places(block, *hook_levels.BUCKET_HOOKS)
+    hooks = hook_levels.GATHER_HOOKS if gathers else ()
+    return tuple(zip(buckets, mark_places(block, *hooks), strict=True))
