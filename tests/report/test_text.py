@@ -14,7 +14,7 @@ from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
 from gpu_mem_calculator.estimates.calculator import Estimate, estimate, full_estimate
 from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
 from gpu_mem_calculator.estimates.result import OutOfMemory
-from gpu_mem_calculator.estimates.stage_replay import survives
+from gpu_mem_calculator.estimates.stage_replay import taken_under
 from gpu_mem_calculator.estimates.verdict_words import total_bytes
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.headline import sentence
@@ -183,7 +183,8 @@ def test_the_longest_sequence_fits_and_more_does_not(model: str, seq: int) -> No
     assert longest is not None
     resolved = resolve(read(with_settings(dict(run), [f"training.seq_len={longest}"])))
     outside = sum(size for _, size, _ in resolved.outside_torch)
-    assert survives(resolved, 0, resolved.hardware.memory_bytes - outside)
+    cap = resolved.hardware.memory_bytes - outside
+    assert taken_under(resolved, 0, cap) == cap
     longer = estimate(with_settings(dict(run), [f"training.seq_len={longest * 11 // 10}"]))
     assert not longer.fits_on_gpu
 

@@ -9,18 +9,19 @@ from msgspec.structs import replace
 
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .calculator import Estimate, busiest_stage, needed_bytes
-from .stage_replay import survives
+from .stage_replay import taken_under
 
 STEP = 128  # lengths are multiples of this many tokens
 CLOSE = 32  # the ledger's answer is exact to about 1/32
 NEAR = 16  # the replay's answer is exact to about 1/16
+PREDICTED = 4  # so many lengths are tried where a prediction ends
 
 
 def longest_sequence(estimate: Estimate) -> int | None:
     """The longest sequence in tokens that fits, to about 6 %; None where none fits.
 
     The ledger gives an upper bound. The first guess leaves the allocator and the margin the share
-    that they have in this run; from there lengths are replayed, in growing steps and by bisection.
+    that they have in this run; from there lengths are tried, in growing steps and by bisection.
     """
     resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
@@ -39,24 +40,72 @@ def longest_sequence(estimate: Estimate) -> int | None:
     cap = limit - margin * limit // total
     guess = _longest_by_ledger(resolved, needs, needs(int(resolved.run.seq)) * limit // total)
     least = int(resolved.run.seq) // STEP * STEP if result.figures_fit else 0
-    low, high = least, most + STEP  # `low` fits, unless it is 0; `high` does not
-    length, step = min(max(guess or STEP, low + STEP), most), 0
-    while high - low > max(STEP, low // NEAR):
-        if needs(length) <= cap and _survives(resolved, length, cap):
-            low = length
+    start = min(max(guess or STEP, least + STEP), most)
+    lengths = TriedLengths(least, most + STEP, start)
+    while (length := lengths.next()) is not None:
+        taken = needs(length)
+        taken = taken if taken > cap else _taken(resolved, length, cap)
+        lengths.add(length, taken, cap, needs(STEP))
+    return lengths.survives or None
+
+
+class TriedLengths:
+    """Lengths that were tried: `survives` is the longest that does, unless it is 0, and `dies` the
+    shortest that does not; both are known at first. About at `turn` lengths begin to die.
+
+    Which lengths a search tries depends only on which of those before them survive. So the search
+    is made with those that `turn` predicts, and where it ends is tried; after a few tries, it is
+    made without predictions.
+    """
+
+    __slots__ = ("dies", "ends", "start", "survives", "tries", "turn")
+
+    def __init__(self, survives: int, dies: int, start: int) -> None:
+        self.survives, self.dies, self.ends = survives, dies, (survives, dies)
+        self.start = self.turn = start
+        self.tries = 0
+
+    def next(self) -> int | None:
+        """The next length to try; None where one that survives and one that dies are close."""
+        low, high = self.ends
+        length, step = self.start, 0
+        while high - low > max(STEP, low // NEAR):
+            if self._is_open(length) and self.tries >= PREDICTED:
+                return length
+            if length <= self.survives or (length < self.dies and length <= self.turn):
+                low = length
+            else:
+                high = length
+            step = max(2 * step, length // NEAR // STEP * STEP, STEP)
+            near = low + step if low == length else high - step
+            length = near if low < near < high else (low + high) // 2 // STEP * STEP
+        return next(filter(self._is_open, (low, high)), None)
+
+    def _is_open(self, length: int) -> bool:
+        return self.survives < length < self.dies
+
+    def add(self, length: int, taken: int, cap: int, fixed: int) -> None:
+        """Add a length with what it takes, at most `cap` where it survives. `fixed`: bytes that do
+        not depend on the length.
+
+        What a replay takes that raises its cap is often too much, so `turn` is half-way there.
+        """
+        self.tries += 1
+        if taken <= cap:
+            self.survives = length
         else:
-            high = length
-        step = max(2 * step, length // NEAR // STEP * STEP, STEP)
-        near = low + step if low == length else high - step
-        length = near if low < near < high else (low + high) // 2 // STEP * STEP
-    return low or None
+            self.dies = length
+            self.turn = (length + length * (cap - fixed) // (taken - fixed)) // 2
+        if not self._is_open(self.turn):
+            found = self.dies < self.ends[1]
+            self.turn = (self.survives + self.dies) // 2 if found else self.survives
 
 
-def _survives(resolved: ResolvedRun, seq: int, limit: int) -> bool:
-    """Whether the replay survives with a sequence of `seq` tokens on a card of `limit` bytes."""
+def _taken(resolved: ResolvedRun, seq: int, limit: int) -> int:
+    """What a replay with a sequence of `seq` tokens takes on a card of `limit` bytes."""
     longer = replace(resolved, run=replace(resolved.run, seq=seq))
     outside = sum(size for _, size, _ in longer.outside_torch)
-    return survives(longer, busiest_stage(longer), limit - outside)
+    return taken_under(longer, busiest_stage(longer), limit - outside) + outside
 
 
 def _longest_by_ledger(

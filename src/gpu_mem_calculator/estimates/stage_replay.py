@@ -11,9 +11,8 @@ from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
-from ..pytorch.replay.allocator import replay
 from ..pytorch.replay.footprint import ReplayPhase
-from ..pytorch.replay.needs import NeedsSearch
+from ..pytorch.replay.needs import NeedsSearch, raised_cap
 from ..pytorch.replay.rounding import UNIT
 from ..pytorch.replay.settings import AllocatorSettings
 from ..pytorch.replay.slack import slack_at_start, slack_bytes
@@ -132,15 +131,15 @@ def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
     return StageRequests(ledger, count)
 
 
-def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
-    """Whether a stage gets through when torch may take at most `cap` bytes."""
+def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:
+    """`cap` where a stage gets through when torch may take at most `cap` bytes; else about the
+    bytes with which it would.
+    """
     requests, settings = stage_requests(resolved, stage), resolved.allocator
-    if replay(requests.usual, settings, cap).failed_at is None:
-        return True
-    return (
-        requests.ledger.tight is not None
-        and replay(requests.tight, settings, cap).failed_at is None
-    )
+    taken = raised_cap(requests.usual, settings, cap)
+    if taken == cap or requests.ledger.tight is None:
+        return taken
+    return min(taken, raised_cap(requests.tight, settings, cap))
 
 
 def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageReplay | None:

@@ -45,6 +45,14 @@ def needs_bytes(stream: AllocationStream, settings: AllocatorSettings | None = N
     return NeedsSearch(stream, settings or AllocatorSettings()).needs_bytes()
 
 
+def raised_cap(stream: AllocationStream, settings: AllocatorSettings, cap: int) -> int:
+    """The bytes to which a replay raises its cap, each time that it would fail: `cap` itself where
+    the stream survives, else often more than the least with which it would.
+    """
+    player = _replay_rest(start_replay(ReplayPlan(stream, settings)), cap // UNIT, elastic=True)
+    return max(cap, player.cap * UNIT)
+
+
 class NeedsSearch:
     """The search for the least card for one stream, in units.
 
