@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,22 @@ def test_the_allocators_settings_are_replayed() -> None:
     assert rounded.reserved_bytes > plain.reserved_bytes > split.reserved_bytes
     assert rounded.needs_bytes > plain.needs_bytes > split.needs_bytes
     assert rounded.allocated_bytes > plain.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("training", "same"),
+    [
+        ({"optimizer_implementation": "fused"}, True),  # DeepSpeed's own
+        ({"optimizer_implementation": "foreach"}, False),
+        ({"seq_len": 64}, False),
+        ({"pytorch_alloc_conf": SPLIT}, False),
+    ],
+)
+def test_the_same_run_is_replayed_once(training: dict[str, Any], same: bool) -> None:
+    """Also where it is written otherwise; a run that differs in one choice has its own replay."""
+    zero = partial(small_run, "deepspeed", engine={"zero_stage": 2})
+    made = [full_estimate(zero(training=one)) for one in ({}, training)]
+    assert (made[0].replayed is made[1].replayed) == same
 
 
 @pytest.mark.parametrize("settings", [None, ROUNDED, SPLIT])

@@ -52,6 +52,23 @@ def test_a_call_with_syms_or_large_arrays_is_computed_again(wrap: Any, number: A
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "calls_made"),
+    [
+        ({"a": 1, "b": (2,)}, {"b": (2,), "a": 1}, 1),
+        ({"a": [1]}, {"a": (1,)}, 2),
+        ({"a": 1}, {"a": 2}, 2),
+        ({"a": Sym.named(3, "b")}, {"a": Sym.named(3, "b")}, 2),
+    ],
+)
+def test_a_mapping_is_known_by_its_contents(first: Any, second: Any, calls_made: int) -> None:
+    """In whatever order; with a `Sym` in it the call is computed again."""
+    double, calls = _counting()
+    double(Sizes(2, (first,)))
+    double(Sizes(2, (second,)))
+    assert len(calls) == calls_made
+
+
 def test_a_small_array_is_known_by_its_contents() -> None:
     """Equal arrays share a result; another shape or another value does not."""
     double, calls = _counting()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 from msgspec import Struct
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
+from ..ledger.remember import remembered
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..pytorch.replay.footprint import ReplayPhase
@@ -18,6 +20,7 @@ from ..pytorch.replay.settings import AllocatorSettings
 from ..pytorch.replay.slack import slack_at_start, slack_bytes
 from ..pytorch.replay.stream import AllocationStream
 from ..run.phases import STARTUP
+from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..training.step.stream import allocation_stream
 from .margin import Margin, WithMargin, margin_bytes, margin_of
@@ -31,6 +34,8 @@ COARSE = 20
 """Of the peak, one part in this: by no more is the ledger of 4-bit projections above the replay."""
 MOST_BYTES, MOST_LAYERS = 2**46, 2**11
 """Larger runs do not exist, and are not replayed."""
+FEW = 3
+"""So many replays are kept: other tools often make the same run of one's settings."""
 
 
 class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
@@ -122,12 +127,15 @@ class StageRequests(Struct, frozen=True, dict=True):
 
 def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
     """The requests of a stage, from its ledger with every layer unrolled."""
-    run = resolved.run
+    return _requests(resolved.engine.ledger, resolved.run, stage)
+
+
+def _requests(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> StageRequests:
     group = int(run.micro_batch_group or run.mesh.pp)
     rest = int(run.micro_batches) % group if run.virtual_stages > 1 else 0  # a smaller last group
     count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
-    ledger = replace(resolved.engine.ledger(run), scaled=run.parameters_given is not None)
+    ledger = replace(ledger_of(run), scaled=run.parameters_given is not None)
     return StageRequests(ledger, count)
 
 
@@ -146,12 +154,26 @@ def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageRepl
     """Replay a stage, of which `ledger` is the ledger; None where the run is too large for it."""
     if too_large(resolved, ledger):
         return None
-    requests = stage_requests(resolved, stage)
-    search = NeedsSearch(requests.usual, resolved.allocator)
+    engine, run, peak = resolved.engine, resolved.run, _steps_peak(ledger)
+    return _replayed(engine.ledger, engine.name, run, stage, resolved.allocator, peak)
+
+
+@remembered(FEW)
+def _replayed(
+    ledger_of: Callable[[Run], Ledger],
+    engine: str,
+    run: Run,
+    stage: int,
+    allocator: AllocatorSettings,
+    peak: int,
+) -> StageReplay:
+    """The replay of a stage, whose steps have this peak by the ledger."""
+    requests = _requests(ledger_of, run, stage)
+    search = NeedsSearch(requests.usual, allocator)
     outcome = search.unlimited
     _, startup = requests.usual.marks[0]
     steps = [phase.peak_bytes for name, phase in outcome.phases.items() if name != startup]
-    least = _least_bytes(resolved, ledger, max(steps))
+    least = _least_bytes(run, peak, max(steps))
     return StageReplay(
         allocated_bytes=least,
         startup_bytes=outcome.phases[startup].peak_bytes,
@@ -159,12 +181,12 @@ def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageRepl
         phases=outcome.phases,
         asked=requests,
         search=search,
-        allocator=resolved.allocator,
-        margin=margin_of(resolved.run, resolved.engine.name),
+        allocator=allocator,
+        margin=margin_of(run, engine),
     )
 
 
-def _least_bytes(resolved: ResolvedRun, ledger: Ledger, replayed: int) -> int:
+def _least_bytes(run: Run, peak: int, replayed: int) -> int:
     """The peak of the steps: that of the replay, or the ledger's where it is known to have together
     what comes one after the other, and so is a bound.
 
@@ -172,7 +194,6 @@ def _least_bytes(resolved: ResolvedRun, ledger: Ledger, replayed: int) -> int:
       whose backward then runs before the block's activations are there again
     - a single layer: its peak may come before its first product, which allocates the workspace
     """
-    run, peak = resolved.run, _steps_peak(ledger)
     beyond = peak - replayed
     packed = run.quantization == "nf4" and beyond <= peak // COARSE
     single = len(run.arch.layers) == 1 and beyond <= 128 * MIB + APART

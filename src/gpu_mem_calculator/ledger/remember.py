@@ -7,7 +7,7 @@ array is part of a key by its contents; a call with a large one is not cached.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, wraps
 from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
@@ -72,8 +72,10 @@ def _key(value: object) -> Hashable:
     """A key that is equal for equal values; raises TypeError where there is none."""
     if type(value) in ATOMS:
         return value
-    if isinstance(value, tuple):
-        return tuple([_key(one) for one in value])
+    if isinstance(value, tuple | list):
+        return type(value), *[_key(one) for one in value]
+    if isinstance(value, Mapping):
+        return frozenset((name, _key(one)) for name, one in value.items())
     if isinstance(value, Struct):
         return _struct_key(value)
     if hasattr(value, "tobytes"):

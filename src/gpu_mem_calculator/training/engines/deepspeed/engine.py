@@ -28,6 +28,7 @@ from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...losses import TRANSFORMERS, kernel
 from ...optimizers import FUSED
+from ...optimizers import OPTIMIZERS as OPTIMIZER_ROWS
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
@@ -264,6 +265,15 @@ def stage_layers(run: Run) -> list[int]:
     return pipeline.layers_of_stages(run.arch, int(run.mesh.pp), method)
 
 
+def complete(run: Run) -> Run:
+    """The run without the name of its optimizer's implementation, where that is DeepSpeed's own: a
+    run that names it is the same run.
+    """
+    offloads = option(run, "offload_optimizer") != "none"
+    named = run.implementation == FUSED and FUSED in OPTIMIZER_ROWS[run.optimizer].implementations
+    return replace(run, implementation="") if named and not offloads else run
+
+
 def zero_streams(run: Run) -> bool:
     """Whether DeepSpeed makes CUDA streams: ZeRO 1 and 2 for reductions, 3 to overlap
     communication.
@@ -284,6 +294,7 @@ ENGINE = Engine(
     optimizers=frozenset(OPTIMIZERS),
     host_libraries=HostLibraries(940 * MIB, "28 runs, 792 to 1039 MiB"),
     stepping_host=HostLibraries(830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
+    complete=complete,
     problems=problems,
     ledger=ledger,
     stage_layers=stage_layers,
