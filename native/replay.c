@@ -213,10 +213,14 @@ static int is_whole(const gmc_stream *stream)
     return 1;
 }
 
-gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings)
+gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings, int *outcome)
 {
+    *outcome = GMC_NO_MEMORY;
     gmc_plan *plan = calloc(1, sizeof *plan);
-    if (!plan || !is_whole(stream)) {
+    if (!plan)
+        return NULL;
+    if (!is_whole(stream)) {
+        *outcome = GMC_BAD_STREAM;
         free(plan);
         return NULL;
     }
@@ -236,6 +240,7 @@ gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings)
         gmc_plan_close(plan);
         return NULL;
     }
+    *outcome = GMC_DONE;
     return plan;
 }
 
@@ -1318,6 +1323,6 @@ void gmc_read(const gmc_state *state, gmc_figures *figures)
 
 const int64_t *gmc_phases(const gmc_state *state) { return state->phases; }
 
-int gmc_abi(void) { return 2; }
+int gmc_abi(void) { return 3; }
 
 const char *gmc_source(void) { return GMC_SOURCE; }

@@ -43,8 +43,8 @@ enum { GMC_FAILED, GMC_DONE, GMC_NO_MEMORY = -1, GMC_BAD_STREAM = -2 };
 GMC_API int gmc_abi(void);            /* of these functions */
 GMC_API const char *gmc_source(void); /* the hash of the source, by which a test finds an old library */
 
-/* NULL: no memory of its own, or a stream that names a tensor that it does not have. */
-GMC_API gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings);
+/* NULL where the outcome is GMC_NO_MEMORY, or GMC_BAD_STREAM: of a tensor that it does not have. */
+GMC_API gmc_plan *gmc_plan_open(const gmc_stream *stream, const gmc_settings *settings, int *outcome);
 GMC_API void gmc_plan_close(gmc_plan *plan);
 GMC_API int64_t gmc_most_alive(const gmc_plan *plan); /* the peak of the tensors alive */
 /* The first event after which more than `units` are alive; the number of events where none is. */

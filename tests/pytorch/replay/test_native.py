@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import runpy
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.pytorch.replay import native, native_library, plan
-from gpu_mem_calculator.pytorch.replay.allocator import history, replay
+from gpu_mem_calculator.pytorch.replay.allocator import history, replay, start_replay
 from gpu_mem_calculator.pytorch.replay.footprint import Footprint
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
-from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from gpu_mem_calculator.pytorch.replay.stream import UNTIL_MARK, AllocationStream
 from tests.conftest import ROOT
 from tests.pytorch.replay.test_needs import CONFS, streams
 
@@ -66,6 +68,61 @@ def test_c_and_python_need_the_same(stream: AllocationStream, conf: str) -> None
     assert len(found) == 1
 
 
+def crowd(number: int) -> AllocationStream:
+    """Thousands of tensors on two CUDA streams, freed in any order, which leaves many holes."""
+    draw = random.Random(number)
+    sizes, events, alive = [], [], []
+    for tensor in range(3_000):
+        sizes.append(draw.choice((draw.randrange(2**20), draw.randrange(2**25), 3 * 2**20)))
+        events.append(tensor)
+        alive.append(tensor)
+        while alive and draw.random() < 0.48:
+            events.append(~alive.pop(draw.randrange(len(alive))))
+    stream = AllocationStream.of(sizes, events, streams=draw.choices((0, 7), (9, 1), k=3_000))
+    ends = sorted(draw.sample(range(len(events)), 8))
+    stream.marks.extend((end, f"phase {end}") for end in ends)
+    stream.empties.extend(ends[1::3])
+    stream.uses.extend((draw.randrange(3_000), 7, draw.choice((UNTIL_MARK, end))) for end in ends)
+    return stream
+
+
+@needs_library
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("number", range(3))
+def test_c_and_python_agree_on_thousands_of_free_blocks(conf: str, number: int) -> None:
+    """Without a cap, and under one that just suffices or does not."""
+    stream = crowd(number)
+    settings = AllocatorSettings.parse(conf)
+    needed = replay(stream, settings).allocated_bytes
+    for cap in (None, needed, needed * 21 // 20):
+        native_run, python_run = both(stream, conf, cap)
+        assert native_run == python_run
+
+
+@needs_library
+def test_replays_of_one_plan_run_in_several_threads() -> None:
+    """Each has a state of its own."""
+    whole = plan.ReplayPlan(crowd(1), AllocatorSettings())
+    caps = [(9 + number) << 30 for number in range(8)]
+
+    def outcome(cap: int) -> Footprint:
+        run = start_replay(whole, cap)
+        run.finish()
+        return run.footprint()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(outcome, caps)) == list(map(outcome, caps))
+
+
+@needs_library
+@pytest.mark.parametrize("events", [[0, 1], [~1], [5], [~0], [0, ~0, ~0]])
+def test_a_stream_that_cannot_be_is_refused(events: list[int]) -> None:
+    """No byte is read that is not a tensor's."""
+    whole = plan.ReplayPlan(AllocationStream.of([512], events), AllocatorSettings())
+    with pytest.raises(ValueError, match="tensor"):
+        native.native_plan(whole).start(None).finish()
+
+
 @needs_library
 def test_the_library_is_of_this_source() -> None:
     """Else it is an old one: `python native/build.py`."""
@@ -101,7 +158,7 @@ from gpu_mem_calculator.pytorch.replay import native
 native.LIBRARY = {library!r}
 assert native.library() is not None
 from hypothesis import given, settings, strategies as st
-from tests.pytorch.replay.test_native import both
+from tests.pytorch.replay.test_native import both, crowd
 from tests.pytorch.replay.test_needs import CONFS, streams
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -111,6 +168,11 @@ def run(stream, conf, mib):
     assert one == two
 
 run()
+for number in range(4):
+    for conf in CONFS:
+        for cap in (None, 2 << 30, 12 << 30):
+            one, two = both(crowd(number), conf, cap)
+            assert one == two
 print("whole")
 """
 

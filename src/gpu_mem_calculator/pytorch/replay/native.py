@@ -6,7 +6,7 @@ A replay is one call, which other threads need not wait for.
 from __future__ import annotations
 
 from array import array
-from ctypes import CDLL, POINTER, Structure, byref, c_double, c_int64, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_double, c_int, c_int64, c_void_p
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from .settings import INTERVALS
 if TYPE_CHECKING:
     from .plan import ReplayPlan
 
-ABI = 2
+ABI = 3
 NO_MEMORY, BAD_STREAM = -1, -2
 
 
@@ -121,9 +121,10 @@ class NativePlan:
             uses=len(stream.uses),
             **addresses,
         )
-        self._plan = c_void_p(library.gmc_plan_open(byref(whole), byref(settings)))
-        if not self._plan:
-            raise MemoryError("the replay's own memory ran out, or a tensor is not in the stream")
+        outcome = c_int()
+        opened = library.gmc_plan_open(byref(whole), byref(settings), byref(outcome))
+        _check(outcome.value)
+        self._plan = c_void_p(opened)
 
     def __del__(self) -> None:
         """Give back what C has."""
@@ -146,6 +147,13 @@ class NativePlan:
         return int(self.library.gmc_first_beyond(self._plan, c_int64(units)))
 
 
+def _check(outcome: int) -> None:
+    if outcome == BAD_STREAM:
+        raise ValueError("an event of the stream is of a tensor that is not there, or not alive")
+    if outcome == NO_MEMORY:
+        raise MemoryError("the replay's own memory ran out")
+
+
 def _view(values: Any) -> memoryview:
     """The values as 64-bit integers."""
     return memoryview(values if isinstance(values, array) else array("q", values))
@@ -163,18 +171,13 @@ class NativeRun:
 
     def __init__(self, plan: NativePlan, state: int | None) -> None:
         self._plan, self._state, self.figures = plan, c_void_p(state), NativeFigures()
-        self._check(state)
+        _check(1 if state else NO_MEMORY)
         self._read()
 
     def __del__(self) -> None:
         """Give back what C has."""
         if self._state:
             self._plan.library.gmc_close(self._state)
-
-    @staticmethod
-    def _check(whole: object) -> None:
-        if not whole:
-            raise MemoryError("the replay's own memory ran out")
 
     def _read(self) -> None:
         self._plan.library.gmc_read(self._state, byref(self.figures))
@@ -195,9 +198,7 @@ class NativeRun:
     def advance(self, end: int) -> bool:
         """Replay the events before `end`; whether memory sufficed."""
         outcome = self._plan.library.gmc_advance(self._state, c_int64(end))
-        if outcome == BAD_STREAM:
-            raise ValueError("a tensor is freed that is not alive")
-        self._check(outcome != NO_MEMORY)
+        _check(outcome)
         self._read()
         return bool(outcome)
 
