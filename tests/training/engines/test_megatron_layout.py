@@ -24,6 +24,7 @@ from gpu_mem_calculator.training.step.chunks import (
     chunks_in_flight,
     schedule,
     stage_moments,
+    walked_moments,
 )
 from gpu_mem_calculator.training.step.pipeline import pipeline_stage, pipeline_stages, stage_layers
 from gpu_mem_calculator.training.step.stream import allocation_stream
@@ -212,6 +213,29 @@ def test_passes_of_a_chunk(batches: int, chunks: int, group: int) -> None:
         for chunk in range(chunks):
             wanted = table[:count].count(chunk)
             assert chunk_passes(count, group, chunks, chunk, batches) == wanted
+
+
+@pytest.mark.parametrize(
+    ("pp", "batches", "chunks", "group"), [(4, 8, 2, 4), (2, 5, 3, 3), (4, 50, 3, 6), (4, 64, 1, 4)]
+)
+def test_moments_are_those_of_the_whole_schedule(
+    pp: int, batches: int, chunks: int, group: int
+) -> None:
+    """Each with the passes begun before it less those whose backward has ended."""
+    table = [chunk for chunk, _ in schedule(batches, chunks, group)]
+    for stage in range(pp):
+        flight = int(chunks_in_flight(pp, stage, batches, chunks, group))
+        every = {
+            (
+                chunks - 1 - table[done],
+                tuple(
+                    table[: flight + done].count(c) - table[:done].count(chunks - 1 - c)
+                    for c in range(chunks)
+                ),
+            )
+            for done in range(len(table) - flight + 1)
+        }
+        assert set(walked_moments(flight, batches, chunks, group)) == every
 
 
 def test_a_larger_group_waits_longer() -> None:

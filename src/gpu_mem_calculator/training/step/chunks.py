@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...ledger.num import SINGLE, Num, choose, holds, larger, largest, smaller
+from ...ledger.remember import remembered
 from ...models.arch.arch import Layer
 from ...run.run import Run
 from .instants import in_flight
@@ -99,16 +100,34 @@ def stage_moments(run: Run) -> tuple[StageMoment, ...]:
     group = int(run.micro_batch_group or run.mesh.pp)
     flight = int(chunks_in_flight(run.mesh.pp, run.stage, batches, chunks, group))
 
+    moments = walked_moments(flight, batches, chunks, group)
+    return tuple(StageMoment(*moment) for moment in _highest(run, list(moments)))
+
+
+@remembered(64)
+def walked_moments(flight: int, batches: int, chunks: int, group: int) -> tuple[Moment, ...]:
+    """The different moments of a schedule with `flight` passes alive; those between the first and
+    the last two cycles are like those before them.
+    """
+
+    def chunk_of(number: int) -> int:
+        cycle, place = divmod(number, group * chunks)
+        return place // min(batches - cycle * group, group)
+
     def passes(count: int) -> list[int]:
         return [int(chunk_passes(count, group, chunks, c, batches)) for c in range(chunks)]
 
     after, cycles = batches * chunks - flight, 2 * group * chunks
-    moments: set[tuple[int, tuple[int, ...]]] = set()
-    for done in {*range(min(after, cycles) + 1), *range(max(after - cycles, 0), after + 1)}:
-        begun, ended, following = passes(flight + done), passes(done)[::-1], passes(done + 1)[::-1]
-        alive = tuple(a - b for a, b in zip(begun, ended, strict=True))
-        moments.add((next(c for c in range(chunks) if following[c] > ended[c]), alive))
-    return tuple(StageMoment(*moment) for moment in _highest(run, sorted(moments)))
+    moments: set[Moment] = set()
+    for begin, end in ((0, min(after, cycles)), (max(after - cycles, 0), after)):
+        alive = [a - b for a, b in zip(passes(flight + begin), passes(begin)[::-1], strict=True)]
+        for done in range(begin, end + 1):
+            running = chunks - 1 - chunk_of(done)
+            moments.add((running, tuple(alive)))
+            alive[running] -= 1
+            if done < after:
+                alive[chunk_of(flight + done)] += 1
+    return tuple(sorted(moments))
 
 
 def _highest(run: Run, moments: list[Moment]) -> list[Moment]:
