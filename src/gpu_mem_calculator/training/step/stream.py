@@ -12,6 +12,7 @@ copied. `tests/training/step/test_repeated_steps.py` compares with writing it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from ...ledger.ledger import LATER, MIDDLE, Ledger
@@ -41,11 +42,14 @@ def allocation_stream(
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
     last = repeated_phases(phases, steps)
     zeroed_after = FORWARD if ledger.old_grads else OPTIMIZER
+    first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
     for number in range(len(phases) - last):
         if number == len(phases) - 2 * last:
             before = WrittenSize.of(writer)
+        writer.first = number <= first_step
         _write_phase(writer, phases, number, zeroed_after)
     if last and not repeat_step(writer, before, [phase.title for phase in phases[-last:]]):
+        writer.first = False
         for number in range(len(phases) - last, len(phases)):
             _write_phase(writer, phases, number, zeroed_after)
     return writer.written()
@@ -53,15 +57,13 @@ def allocation_stream(
 
 def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str) -> None:
     """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`."""
-    first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
     phase = phases[number]
-    writer.first = number <= first_step
     writer.begin(phase)
     for name in phase.names:
         writer.visit(name)
     # after the last step, as if another one followed
-    later = (*phases[number + 1 :], *phases[1:])
-    following = next(name for more in later for name in more.names)
+    later = chain(range(number + 1, len(phases)), range(1, len(phases)))
+    following = next(name for n in later for name in phases[n].names)
     writer.first = writer.first and phase.kind != OPTIMIZER
     zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
     writer.leave(following, gradients=not zeroes)
