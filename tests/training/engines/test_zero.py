@@ -84,7 +84,7 @@ def test_gathered_at_the_end_of_forward_is_what_was_measured(again: bool, expect
         CountingAllocator(),
     )
     state = GatherAllocator(trace, GatherLimits(), counter, ranks=8, lane=0, from_host=False)
-    state.gather_small()
+    state.gather_alone(p for p, stays in enumerate(state.persistent) if stays)
     state.traced = True
     counter.reset()
     WeightReader(trace, state).advance(trace.ended)

@@ -22,6 +22,12 @@ from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
 )
 from gpu_mem_calculator.training.engines.deepspeed.engine import _zero_layout
 from gpu_mem_calculator.training.engines.deepspeed.gather import GatherAllocator, WeightReader
+from gpu_mem_calculator.training.engines.deepspeed.gather_script import (
+    GatheredBlock,
+    GatheredModel,
+    gather_script,
+)
+from gpu_mem_calculator.training.engines.deepspeed.hook_points import AFTER, BEFORE
 from gpu_mem_calculator.training.engines.deepspeed.instants import _peaks
 from gpu_mem_calculator.training.engines.deepspeed.levels import CountingAllocator
 from gpu_mem_calculator.training.engines.deepspeed.reduce_at_end import _added_bytes, reduction
@@ -67,6 +73,44 @@ def test_gathers_are_padded_to_the_ranks() -> None:
     state = GatherAllocator(trace, GatherLimits(persist=0), to, ranks=8, lane=0, from_host=False)
     WeightReader(trace, state).advance(trace.begun - 2)
     assert max(to.sizes) == 104
+
+
+def gathered_at_hooks(given: tuple[int, ...] = (), *, persist: int = 0) -> list[int]:
+    """Bytes that are gathered at each end of a script of two layers, without prefetch."""
+    both = ((BEFORE, 0), (AFTER, 0), (BEFORE, 1), (AFTER, 1))
+    forward, backward = (tuple((*hook, ahead) for hook in both) for ahead in (True, False))
+    layer = GatheredBlock((forward,), (backward,), ((30, 50), (50, 30)))
+    head = GatheredBlock((forward[:2],), (backward[:2],), ((100,), (100,)))
+    limits = GatherLimits(prefetch=0, live=0, reuse=0, persist=persist)
+    model = GatheredModel(stack(NO_RECOMPUTE), limits, 2, False, ((layer, 2),), head)
+    script = gather_script(model, given, known=True)
+    alive = {tensor: script.sizes[tensor] for tensor in range(len(given))}
+    levels, begin = [], 0
+    for end in script.ends:
+        for event in script.events[begin:end]:
+            if event >= 0:
+                alive[event] = script.sizes[event]
+            else:
+                del alive[~event]
+        levels.append(sum(alive.values()))
+        begin = end
+    assert sorted(alive) == sorted(script.left.values())
+    return levels
+
+
+def test_a_script_has_what_is_gathered_at_each_hook() -> None:
+    """Two layers and the head; the same in backward, then the embedding; nothing is left."""
+    forward, backward = [*[30, 0, 50, 0] * 2, 100, 0], [100, 0, *[50, 0, 30, 0] * 2]
+    assert gathered_at_hooks() == [0, *forward, *backward, 100, 0]
+
+
+def test_a_script_leaves_small_parameters_gathered() -> None:
+    """Both of 30 elements are gathered before, or by the first layers that read them."""
+    few = gathered_at_hooks(persist=30)
+    more = gathered_at_hooks((1, 3), persist=30)
+    assert few[1:3] == [30, 30]
+    assert more[1:3] == [60, 60]
+    assert few[-1] == more[-1] == 60
 
 
 def needed(sizes: tuple[int, ...], bucket: int) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 
 from msgspec import Struct
 
+from ....ledger.remember import remembered
 from .modules import Module
 
 
@@ -60,7 +61,11 @@ class ModuleTrace:
         self.layers: list[list[int]] = []  # modules of each layer, in the order of forward
         self.after: list[int] = []  # modules after the layers
         self.begun = self.ended = 0  # events before the first layer, and of all of forward
+        self.order: list[tuple[int, int]] = []  # each parameter that is fetched, and its fetch
+        self.passed = [0]  # elements that are fetched before each fetch
         self._build(stack)
+        self.uses: list[list[int]] = [[] for _ in self.numel]  # fetches of each parameter
+        self._count()
 
     def _add(self, module: Module, shared: tuple[int, ...] = ()) -> int:
         """A module's number; its first parameters are `shared` ones."""
@@ -101,6 +106,15 @@ class ModuleTrace:
             self._backward(groups, again)
         self.events += [(ident, True) for ident in reversed(before[2:]) if self.modules[ident]]
 
+    def _count(self) -> None:
+        fetches = [module for module, fetched in self.events if fetched]
+        for number, module in enumerate(fetches):
+            params = self.modules[module]
+            self.order += [(param, number) for param in sorted(params)]
+            self.passed.append(self.passed[-1] + sum([self.numel[param] for param in params]))
+            for param in params:
+                self.uses[param].append(number)
+
     def _forward(self, ids: list[int], *, holds: bool = False) -> None:
         for ident in ids:
             self.events.append((ident, True))
@@ -126,23 +140,20 @@ class ModuleTrace:
                 self.events.append((ident, False))
 
 
+@remembered(16, always=True)
+def module_trace(stack: ModuleStack) -> ModuleTrace:
+    """The trace of a model."""
+    return ModuleTrace(stack)
+
+
 class ParameterCoordinator:
     """Fetches and releases parameters as DeepSpeed's coordinator does."""
 
     def __init__(self, trace: ModuleTrace, limits: GatherLimits) -> None:
         self.trace = trace
         self.limits = limits
-        numel = trace.numel
-        self.persistent = [n <= limits.persist for n in numel]
+        self.persistent = [n <= limits.persist for n in trace.numel]
         self.available = list(self.persistent)
-        steps = [m for m, fetched in trace.events if fetched]
-        self.order = [(p, i) for i, m in enumerate(steps) for p in sorted(trace.modules[m])]
-        self.passed = [0]
-        self.uses: list[list[int]] = [[] for _ in numel]
-        for i, m in enumerate(steps):
-            self.passed.append(self.passed[-1] + sum(numel[p] for p in trace.modules[m]))
-            for p in trace.modules[m]:
-                self.uses[p].append(i)
         self.restart()
 
     def restart(self) -> None:
@@ -151,7 +162,7 @@ class ParameterCoordinator:
         self.recent = [-1] * len(self.persistent)
         self.step = 0
         self.count = 0  # gathered elements, as DeepSpeed counts them
-        self.queue = deque(self.order)
+        self.queue = deque(self.trace.order)
 
     def gather(self, params: list[int]) -> None:
         """Begin to gather parameters."""
@@ -203,12 +214,12 @@ class ParameterCoordinator:
 
         `holds`: a recomputed forward keeps it alive until the next release.
         """
-        step = self.step
+        step, uses, passed = self.step, self.trace.uses, self.trace.passed
         for p in params:
             if self.persistent[p] or self.recent[p] > step or not self.available[p]:
                 continue
-            again = next((use for use in self.uses[p] if use >= step), None)
-            if again is not None and self.passed[again] - self.passed[step] < self.limits.reuse:
+            again = next((use for use in uses[p] if use >= step), None)
+            if again is not None and passed[again] - passed[step] < self.limits.reuse:
                 continue
             self.available[p] = False
             self.count -= self.trace.numel[p]

@@ -7,7 +7,7 @@ Afterwards the order is known, and the coordinator prefetches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ....pytorch.autograd.events import BlockEvents
 from .coordinator import GatherLimits, ModuleTrace, ParameterCoordinator
@@ -119,10 +119,9 @@ class GatherAllocator(ParameterCoordinator):
                 self.available[p] = False
                 self.free_parameter(p)
 
-    def gather_small(self) -> None:
-        """The step's end: persistent parameters are gathered (zero/stage3.py:2878)."""
-        small = [p for p, stays in enumerate(self.persistent) if stays and not self.available[p]]
-        for p in small:
+    def gather_alone(self, params: Iterable[int]) -> None:
+        """Gather parameters one by one, on torch's own CUDA stream."""
+        for p in params:
             self.tensors[p] = self.to.make_on(0, self.padded(p))
             self.available[p] = True
 
@@ -153,11 +152,10 @@ class WeightReader:
         """Run all events up to a module's next fetch or release."""
         if fetched == (module in self.open) and fetched:
             return
-        events = self.trace.events
-        for index in range(self.at, len(events)):
-            if events[index] == (module, fetched):
-                self.advance(index + 1)
-                return
+        try:
+            self.advance(self.trace.events.index((module, fetched), self.at) + 1)
+        except ValueError:
+            return  # it has passed
 
 
 Reads = tuple[tuple[int, ...], tuple[int, ...]]  # elements of weights, forward and backward

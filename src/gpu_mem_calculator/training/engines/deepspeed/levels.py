@@ -7,7 +7,8 @@ of options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,10 +16,11 @@ from msgspec.structs import replace
 from ....ledger.remember import Same, remembered
 from ...step.block_events import EMBEDDING, HEAD
 from .gather import FROM_HOST
+from .gather_script import GatherScript
 from .hook_points import AFTER, BEFORE, GRADIENT, WEIGHT, HookedBlock
 from .rank import GRADIENT as WEIGHT_GRADIENT
 from .rank import ZeroRank
-from .rank_stage3 import Stage3Bucket, Stage3Rank
+from .rank_stage3 import Stage3Bucket
 from .rank_stage12 import Stage12Rank
 
 GROUPS: dict[Hashable, int] = {
@@ -176,16 +178,14 @@ def bucket_marks(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape) 
     rank.begin()
     begin = kept_marks((counter.now(),))
     counter.look()
-    backward = _backward(run_block, counter, shape)
+    backward = _backward(run_block, counter.now, shape)
     rank.epilogue()
     epilogue = kept_marks((counter.look(), counter.now()))
     return MicroBatch(begin, [begin] * len(shape.layers), begin, *backward, epilogue)
 
 
 def _backward(
-    run_block: Callable[[int, HookedBlock], KeptMarks],
-    counter: CountingAllocator,
-    shape: ModelShape,
+    run_block: Callable[[int, HookedBlock], KeptMarks], now: Callable[[], Level], shape: ModelShape
 ) -> tuple[KeptMarks, list[KeptMarks], KeptMarks]:
     """The marks of the backward of head, layers and embedding."""
     head = run_block(HEAD, shape.head[1])
@@ -193,47 +193,60 @@ def _backward(
     backward = [run_block(index, block) for index, (_, block) in layers]
     table = shape.embedding
     if table is None:
-        return head, backward[::-1], kept_marks((counter.now(),))
+        return head, backward[::-1], kept_marks((now(),))
     embedding = run_block(EMBEDDING, table)
     return head, backward[::-1], embedding
 
 
-def gather_marks(
-    rank: Stage3Rank,
-    counter: CountingAllocator,
-    shape: ModelShape,
-    *,
-    small: bool,
-    known: bool = True,
-) -> tuple[MicroBatch, int]:
-    """The marks of stage 3's gathered parameters in one micro-batch, and the bytes of persistent
-    parameters, which the marks leave out.
-
-    small: persistent parameters are gathered when the micro-batch begins
-    known: the order of modules has been recorded
+def gather_marks(script: GatherScript, shape: ModelShape) -> MicroBatch:
+    """The marks of stage 3's gathered parameters in one micro-batch, but for those that are gathered
+    when it begins.
     """
+    ends = script.ends if shape.embedding is not None else [*script.ends[:-2], script.ends[-1]]
+    moments = _moments(script, ends)
+    begin, now = next(moments)
 
     def run_block(number: int, block: HookedBlock) -> KeptMarks:
-        def run_hook(kind: str, index: int, forward: bool) -> None:
-            (rank.before if kind == BEFORE else rank.after)(number, index, forward=forward)
+        nonlocal now
+        marks = [now]
+        for _ in chain.from_iterable(block.passes):
+            high, now = next(moments)
+            marks += (high, now)
+        return kept_marks(tuple(marks))
 
-        return _marks(block, counter, run_hook)
-
-    rank.state.traced = known
-    if small:
-        rank.state.gather_small()
-    persistent = counter.total
-    counter.reset()
-    rank.begin()
-    begin = kept_marks((counter.look(),))
     forward = [run_block(index, block) for index, (block, _) in enumerate(shape.layers)]
     loss = run_block(HEAD, shape.head[0])
-    backward = _backward(run_block, counter, shape)
-    before = counter.now()
-    counter.look()
-    rank.epilogue()
-    epilogue = kept_marks((before, counter.look()))
-    return MicroBatch(begin, forward, loss, *backward, epilogue), persistent
+    head, layers, embedding = _backward(run_block, lambda: now, shape)
+    before = now
+    high, _ = next(moments)
+    epilogue = kept_marks((before, high))
+    return MicroBatch(kept_marks((begin,)), forward, loss, head, layers, embedding, epilogue)
+
+
+def _moments(script: GatherScript, ends: list[int]) -> Iterator[tuple[Level, Level]]:
+    """The most bytes up to each end since the one before it, and the bytes at it."""
+    sizes, shards, events = script.sizes, script.shards, script.events
+    total = host = begin = 0
+    now = _level(0, 0)
+    for end in ends:
+        high = now
+        for event in events[begin:end]:
+            tensor = event if event >= 0 else ~event
+            size = sizes[tensor] if event >= 0 else -sizes[tensor]
+            total += size
+            if tensor in shards:
+                host += size
+            if total > high[0]:
+                high = _level(total, host)
+        if begin < end:
+            now = _level(total, host)
+        begin = end
+        yield high, now
+
+
+def _level(total: int, host: int) -> Level:
+    """A level of gathered parameters; `host`: bytes of shards from the host."""
+    return total, (0, 0, 0, 0, total - host, host)
 
 
 BUCKETS: Sequence[type[ZeroRank]] = (ZeroRank, Stage12Rank, Stage12Rank, Stage3Bucket)

@@ -11,11 +11,17 @@ from msgspec.structs import replace
 
 from ....ledger.num import Bytes
 from ....ledger.remember import remembered
-from ...step.block_events import HEAD
 from . import levels as hook_levels
 from .cache_key import CacheKey
 from .coordinator import GatherLimits, ModuleStack
 from .gather import Reads
+from .gather_script import (
+    GatheredBlock,
+    GatheredModel,
+    gather_script,
+    gathered_model,
+    small_parameters,
+)
 from .hook_points import HookedBlock
 from .layout import ZeroLayout
 from .levels import (
@@ -28,7 +34,6 @@ from .levels import (
     mark_places,
     only_hooks,
 )
-from .rank_stage3 import Stage3Rank
 
 
 class BlockTable(Struct, frozen=True):
@@ -71,6 +76,20 @@ class BlockTable(Struct, frozen=True):
         if self.first is not None:
             layers[0] = self.first
         return ModelShape(tuple(layers), self.head, self.embedding)
+
+    def gathered(self, plan: ZeroLayout) -> GatheredModel:
+        """What stage 3 gathers."""
+        assert self.stack is not None
+        counts = [count for _, _, count in self.groups]
+        *reads, head = self.reads
+        each = [one for one, count in zip(reads, counts, strict=False) for _ in range(count)]
+        if self.first is not None:
+            each[0] = reads[-1]
+        pairs = zip(self.shape(counts).layers, each, strict=True)
+        layers = [GatheredBlock(a.passes, b.passes, one) for (a, b), one in pairs]
+        forward, backward = self.head
+        last = GatheredBlock(forward.passes, backward.passes, head)
+        return gathered_model(plan, self.stack, layers, last)
 
 
 Places = tuple[tuple[int, int], ...]
@@ -209,13 +228,16 @@ def tables(key: CacheKey) -> tuple[Tables, Tables, Tables, Tables]:
     if model.stack is None:
         first = _tables(marks[:1], None, model)
         return first, _tables(marks[1:], None, model) if marks[1:] else first, {}, {}
-    gathered, small = _gather_marks(plan, model, small=True)
+    hooks = model.only_hooks(*hook_levels.GATHER_HOOKS)
+    gathers = hooks.gathered(plan)
+    gathered = _gather_marks(gathers, hooks, known=True, small=True)
     first = _tables(marks[:1], gathered, model)
-    recorded = _tables(marks[:1], _gather_marks(plan, model, small=False, known=False)[0], model)
+    recorded = _tables(marks[:1], _gather_marks(gathers, hooks), model)
+    small = sum(small_parameters(gathers).values())
     if len(marks) == 1:
         return first, first, {}, _higher(recorded, first, small)
     later = _tables(marks[1:], gathered, model)
-    second = _tables(marks[1:2], _gather_marks(plan, model, small=False)[0], model)
+    second = _tables(marks[1:2], _gather_marks(gathers, hooks, known=True), model)
     return first, later, _higher(second, later, small), _higher(recorded, first, small)
 
 
@@ -264,50 +286,16 @@ def _higher(tables: Tables, usual: Tables, small: int) -> Tables:
     }
 
 
-def _smallest_divisor(ranks: int) -> int:
-    """The smallest number above one that divides the ranks; one rank alone gathers nothing."""
-    return next((n for n in range(2, ranks + 1) if ranks % n == 0), 1)
-
-
-def _gather_marks(
-    plan: ZeroLayout, model: BlockTable, *, small: bool, known: bool = True
-) -> tuple[MicroBatch, int]:
-    """Stage 3's marks of gathered parameters, and the bytes of persistent ones.
-
-    Where the ranks divide every parameter and shards are on the GPU, the number of ranks changes
-    nothing; nor do buckets or micro-batches. The cache key leaves them out.
-    """
-    sizes = {*plan.counts, *plan.frozen_counts}
-    divides = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
-    bare = replace(
-        plan,
-        ranks=_smallest_divisor(int(plan.ranks)) if divides else plan.ranks,
-        bucket=0,
-        overlap=False,
-        contiguous=True,
-        offload="none",
-        sub_group=1 << 62,
-        zero_init=True,
-        run=replace(plan.run, micro_batches=1),
-    )
-    hooks = model.only_hooks(*hook_levels.GATHER_HOOKS)
-    return _cached_gather_marks(CacheKey(bare, hooks), small, known)
-
-
 @remembered(48, always=True)
-def _cached_gather_marks(key: CacheKey, small: bool, known: bool) -> tuple[MicroBatch, int]:
-    model: BlockTable = key.more
-    assert model.stack is not None
-    counts = [count for _, count, _ in model.stack.layers]
-    *layer_reads, head = model.reads
-    reads = dict(
-        enumerate(r for r, count in zip(layer_reads, counts, strict=False) for _ in range(count))
-    )
-    if model.first is not None:
-        reads[0] = layer_reads[-1]
-    counter = CountingAllocator()
-    rank = Stage3Rank(key.plan, counter, model.stack, {**reads, HEAD: head})
-    return hook_levels.gather_marks(rank, counter, model.shape(counts), small=small, known=known)
+def _gather_marks(
+    gathers: GatheredModel, model: BlockTable, *, known: bool = False, small: bool = False
+) -> MicroBatch:
+    """Stage 3's marks of gathered parameters. `known`: the order of modules is recorded; `small`:
+    persistent parameters are gathered before. `model` has the hooks of gathers alone.
+    """
+    given = tuple(small_parameters(gathers)) if small else ()
+    script = gather_script(gathers, given, known=known)
+    return hook_levels.gather_marks(script, model.shape(count for _, _, count in model.groups))
 
 
 def _tables(

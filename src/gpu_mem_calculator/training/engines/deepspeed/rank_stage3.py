@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
-from ...step.block_events import EMBEDDING, HEAD
-from .coordinator import ModuleStack, ModuleTrace
-from .gather import GATHER, GatherAllocator, Reads, WeightReader, modules_of
+from ...step.block_events import EMBEDDING
+from .gather import FROM_HOST, GATHER
+from .gather_script import GatheredModel, GatherScript, gather_script, small_parameters
 from .layout import ZeroLayout
 from .rank import TensorAllocator, ZeroRank
 from .rank_stage12 import REDUCTION
@@ -74,35 +72,23 @@ class Stage3Bucket(ZeroRank):
 class Stage3Rank(Stage3Bucket):
     """One rank with shards of everything; parameters are gathered when modules need them.
 
-    stack: the modules of the model
-    scripts: for each block the elements that its operations read
+    gathers: what is gathered
+    gathered: tensors of the parameters that stay gathered from one micro-batch to the next
+    known: the order of modules has been recorded
     """
 
-    def __init__(
-        self,
-        plan: ZeroLayout,
-        to: TensorAllocator,
-        stack: ModuleStack,
-        scripts: Mapping[int, Reads],
-    ) -> None:
+    def __init__(self, plan: ZeroLayout, to: TensorAllocator, gathers: GatheredModel) -> None:
         super().__init__(plan, to)
         self.shards = [-(-size // self.ranks) for size in self.sizes]
         local = sum(self.shards)  # as the model's configuration gives them
         self.rank = replace(self.rank, local=local, whole=local)
         self.groups = sub_groups(self.shards, plan.sub_group)
-        self.trace = ModuleTrace(stack)
-        self.state = GatherAllocator(
-            self.trace,
-            plan.limits,
-            to,
-            ranks=self.ranks,
-            lane=GATHER if plan.overlap else 0,
-            from_host=plan.offload_param != "none",
-        )
-        self.reader = WeightReader(self.trace, self.state)
-        ids = {**dict(enumerate(self.trace.layers)), HEAD: self.trace.after}
-        self.places = {b: modules_of(reads, ids[b], self.trace) for b, reads in scripts.items()}
-        self.backwards = False
+        self.gathers, self.lane = gathers, GATHER if plan.overlap else 0
+        self.known = False
+        self.gathered: dict[int, int] = {}
+        self.script: GatherScript
+        self.numbers: list[int] = []  # of the script's tensors that are allocated already
+        self.played = self.hook = 0  # its events and hooks that are over
 
     def startup(self) -> None:
         """Shard the parameters, put the shards into one tensor, make masters and buffers."""
@@ -154,43 +140,42 @@ class Stage3Rank(Stage3Bucket):
 
     def begin(self) -> None:
         """Run the fetches and releases of the modules before the layers."""
-        self.reader.at = 0
-        self.reader.open = set()
-        self.backwards = False
-        self.state.restart()
-        self.reader.advance(self.trace.begun)
+        self.script = gather_script(self.gathers, tuple(self.gathered), known=self.known)
+        self.numbers = list(self.gathered.values())
+        self.played = self.hook = 0
+        self._gather(0)
 
     def before(self, block: int, number: int, *, forward: bool) -> None:
-        """Fetch the parameters of an operation's module."""
-        self.backwards = self.backwards or not forward
-        if block == EMBEDDING:
-            self.reader.advance(len(self.trace.events))
-            return
-        places = self.places[block][0 if forward else 1]
-        self.reader.until(places[number], fetched=True)
+        """Fetch the parameters of an operation's module; for the embedding's all that is left."""
+        self.hook += 1
+        self._gather(-2 if block == EMBEDDING else self.hook)
 
     def after(self, block: int, number: int, *, forward: bool) -> None:
-        """Release a module's parameters after its last operation; a recomputed forward stops before
-        the last one.
-        """
-        places = self.places[block][0 if forward else 1]
-        module = places[number]
-        if module in places[number + 1 :]:
-            return
-        if forward and self.backwards and number == len(places) - 1:
-            return
-        self.reader.until(module, fetched=False)
+        """Release a module's parameters after its last operation."""
+        self.hook += 1
+        self._gather(self.hook)
+
+    def _gather(self, end: int) -> None:
+        """Allocate and free what is gathered up to an end of the script."""
+        script, numbers, stop = self.script, self.numbers, self.script.ends[end]
+        for event in script.events[self.played : stop]:
+            if event < 0:
+                self.to.free((numbers[~event],))
+            else:
+                name = FROM_HOST if event in script.shards else ""
+                numbers.append(self.to.make_on(self.lane, script.sizes[event], name))
+        self.played = stop
 
     def epilogue(self) -> None:
         """Reduce what is left in the bucket; free the gathered parameters."""
         super().epilogue()
-        self.reader.advance(len(self.trace.events))
-        self.state.sweep(persistent=not self.state.traced)
-        self.state.traced = True
+        self._gather(-1)
+        self.gathered = {p: self.numbers[tensor] for p, tensor in self.script.left.items()}
+        self.known = True
 
     def step(self) -> None:
         """Free all gathered parameters; norms shard by shard; then step the sub-groups in turn."""
-        self.state.sweep(persistent=True)
+        self.to.free(self.gathered.values())
         if self.plan.offload == "none":
             self.make_and_free(*map(norm_bytes, self.shards))
             for number, group in enumerate(self.groups):
@@ -202,4 +187,6 @@ class Stage3Rank(Stage3Bucket):
                 self.states(number, one)
                 self.update(one)
                 self.free("grad")
-        self.state.gather_small()
+        self.gathered = {
+            p: self.to.make_on(0, size) for p, size in small_parameters(self.gathers).items()
+        }

@@ -13,18 +13,18 @@ from ....ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
 from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import STARTUP
 from ...step.activations import KEEP_FOR_STEP, StageWalks
-from ...step.block_events import EMBEDDING, block_runs
+from ...step.block_events import block_runs
 from ...step.instants import Instants
 from ...step.layer_groups import LayerGroups
 from . import pipeline
-from .gather import weight_reads
 from .layout import BUILD, ZeroLayout
+from .ledger import block_table
+from .levels import GATHER_HOOKS
 from .options import option
 from .rank import ZeroRank
 from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
 from .rank_stage3 import Stage3Rank
 from .rank_stage12 import Stage12Rank
-from .stage3 import shape
 from .stream import ZeroStreamWriter
 
 
@@ -33,11 +33,8 @@ def rank_factory(
 ) -> Callable[[ZeroStreamWriter], ZeroRank]:
     """A function that makes the `ZeroRank` of a run on a stream writer."""
     if plan.stage == 3:
-        runs = block_runs(stack, plan.instants, walks).values()
-        reads = {block_run.block: weight_reads(block_run.script) for block_run in runs}
-        reads.pop(EMBEDDING, None)
-        modules = shape(plan, stack)
-        return lambda writer: Stage3Rank(plan, writer, modules, reads)
+        model = block_table(plan, stack, walks).only_hooks(*GATHER_HOOKS).gathered(plan)
+        return lambda writer: Stage3Rank(plan, writer, model)
     kind: type[ZeroRank] = Stage0FusedRank
     if plan.stage:
         kind = Stage12Rank
