@@ -199,8 +199,8 @@ def _backward(
 
 
 def gather_marks(script: GatherScript, shape: ModelShape) -> MicroBatch:
-    """The marks of stage 3's gathered parameters in one micro-batch, but for those that are gathered
-    when it begins.
+    """The marks of stage 3's gathered parameters in one micro-batch, without those gathered when it
+    begins.
     """
     ends = script.ends if shape.embedding is not None else [*script.ends[:-2], script.ends[-1]]
     moments = _moments(script, ends)
