@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,21 +112,3 @@ def test_a_hub_id_finds_its_preset() -> None:
     row = catalog.find("index", "meta-llama/llama-2-7b-hf")
     assert row is not None
     assert row["name"] == "llama2-7b"
-
-
-@pytest.mark.parametrize("table", ["gpus", "links", "index"])
-def test_rows_are_read_as_the_toml_parser_reads_them(table: str) -> None:
-    """Line by line, without the parser, every row has the same keys and values in order."""
-    header = {"gpus": "gpu", "links": "link", "index": "model"}[table]
-    text = (Path(catalog.FOLDER) / f"{table}.toml").read_text(encoding="utf-8")
-    parsed = tomllib.loads(text)[header]
-    assert [list(row.items()) for row in catalog.rows(table)] == [list(r.items()) for r in parsed]
-
-
-def test_a_row_that_is_more_than_plain_lines_is_read_by_the_toml_parser(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A list over several lines, an underscore in a number and a comment after a value are TOML."""
-    piece = '[[gpu]]\nname = "x"  # a card\nsizes = [\n  1_000,\n]\n'
-    monkeypatch.setattr(catalog, "_pieces", lambda table: (piece,))
-    assert catalog._row.__wrapped__("gpus", 0) == {"name": "x", "sizes": [1000]}

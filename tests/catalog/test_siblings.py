@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator import catalog
+from gpu_mem_calculator.catalog.kept import read_table
 from gpu_mem_calculator.catalog.siblings import _known, is_known, own_config
 from gpu_mem_calculator.catalog.variants import variant
 from gpu_mem_calculator.runfile.config import ModelConfig
@@ -40,9 +41,7 @@ def test_a_name_has_its_own_length(name: str, positions: int) -> None:
 
 def test_every_sibling_is_found_by_a_preset() -> None:
     """The table has no name that nothing resolves to, and no key that its preset has already."""
-    import tomllib
-
-    table = tomllib.loads(catalog.read_text("siblings.toml"))
+    table = read_table(f"{catalog.FOLDER}/siblings.toml")
     for name in (*table["differs"], *table["same"]["names"]):
         found = variant(name)
         assert found is not None, name

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 
 from ..ledger.units import GIB, MIB
-from . import Row, read_text, rows
+from . import FOLDER, Row, rows
 from .cards import meant
+from .kept import read_table
 
 CARDS = ("datacenter", "workstation", "consumer")  # kinds that a size can mean
 SAME_SIZE = 0.06  # share by which one card's memory differs between nvidia-smi, EC2 and its name
@@ -19,7 +19,8 @@ OWN_KEY = re.compile(r"(.*[/._-])?(gpu|gpus|accelerator|card)([-_./]?\w+)*", re.
 
 @cache
 def _tables() -> dict[str, list[Row]]:
-    return tomllib.loads(read_text("machines.toml"))
+    found: dict[str, list[Row]] = read_table(f"{FOLDER}/machines.toml")
+    return found
 
 
 @cache

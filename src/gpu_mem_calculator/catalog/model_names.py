@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 
-from . import Row, find, rows, rows_with_texts
+from . import Row, find, rows
 
 # Words that name a tuning of a model, which has the same architecture.
 TUNINGS = frozenset(["instruct", "it", "chat", "base", "hf", "pt", "meta"])
@@ -39,8 +39,12 @@ def _spelled(*some: str) -> dict[tuple[str, ...], str]:
     """
     whole: dict[tuple[str, ...], set[str]] = {}
     untuned: dict[tuple[str, ...], set[str]] = {}
-    for row in rows_with_texts("index", *some):
-        for name in filter(None, (*_own_names(row), *row.get("aliases", ()))):
+    for row in rows("index"):
+        names = [*filter(None, _own_names(row)), *row.get("aliases", ())]
+        text = " ".join(names).lower()
+        if not all(word in text for word in some):
+            continue
+        for name in names:
             whole.setdefault(words(name), set()).add(row["name"])
             untuned.setdefault(_untuned(words(name)), set()).add(row["name"])
     found = {**untuned, **whole}
@@ -50,8 +54,7 @@ def _spelled(*some: str) -> dict[tuple[str, ...], str]:
 @cache
 def _meanings() -> dict[tuple[str, ...], str]:
     """The preset of each size without a name, and of each name without a size."""
-    known = rows_with_texts("index", "\nmeans = ")
-    return {words(text): row["name"] for row in known for text in row.get("means", ())}
+    return {words(text): row["name"] for row in rows("index") for text in row.get("means", ())}
 
 
 def spelled(name: str) -> Row | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
 VARIABLE = "GPU_MEM_CALC_GPUS"
 TEXTS = ("name", "title", "vendor", "kind", "architecture", "compute_capability", "link")
@@ -37,10 +39,10 @@ class OwnCardsError(ValueError):
         return [str(self)]
 
 
-def own_cards() -> list[str]:
-    """The rows of the user's file, a text each, as gpus.toml writes them; empty without a file."""
+def own_cards() -> list[dict[str, Any]]:
+    """The rows of the user's file, as those of gpus.toml; empty without a file."""
     path = os.environ.get(VARIABLE, "")
-    return [_text(row) for row in _rows(path)] if path else []
+    return list(_rows(path)) if path else []
 
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:
@@ -97,13 +99,3 @@ def _filled(card: Mapping[str, Any]) -> dict[str, Any]:
         "memory_bytes_source": DEFAULTS["source"],
         **card,
     }
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    return "[[gpu]]\n" + "\n".join(f"{key} = {_value(value)}" for key, value in row.items())
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {one}" for key, one in value.items()) + " }"
-    return json.dumps(value)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from . import Row, read_text
+from . import FOLDER, Row
+from .kept import read_table
 from .model_names import words
 from .variants import ENDINGS
 
@@ -25,9 +26,7 @@ def _plain(name: str) -> Words:
 @cache
 def _known() -> dict[Words, Mapping[str, Any]]:
     """What is known to differ, by a name's words; empty where nothing does."""
-    import tomllib
-
-    table = tomllib.loads(read_text("siblings.toml"))
+    table = read_table(f"{FOLDER}/siblings.toml")
     same: dict[Words, Mapping[str, Any]] = {_plain(name): {} for name in table["same"]["names"]}
     return same | {_plain(name): keys for name, keys in table["differs"].items()}
 

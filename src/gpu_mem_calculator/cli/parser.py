@@ -11,12 +11,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from ..catalog.kept import read_table
 from ..runfile.own_names import is_setting
 from ..runfile.text.errors import InputError, nearest
 from . import values
-from .words import AXES, known_words, read_table
+from .words import AXES, FOLDER, known_words
 
-OPTIONS: dict[str, list[Any]] = read_table("options")
+OPTIONS: dict[str, list[Any]] = read_table(f"{FOLDER}/options.json")
 # Options of one of two commands that people look for at the other.
 OPTIONS_OF = {
     "infer": ("--dp", "--ep", "--users"),
@@ -34,11 +35,7 @@ ELSEWHERE = {
 
 def examples(verb: str) -> str:
     """What the help of a verb ends with."""
-    import tomllib
-    from pathlib import Path
-
-    text = Path(__file__).with_name("examples.toml").read_text(encoding="utf-8")
-    found: str = tomllib.loads(text)[verb]
+    found: str = read_table(f"{FOLDER}/examples.toml")[verb]
     return found
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from msgspec import json
+from ..catalog.kept import read_table
 
-
-def read_table(name: str) -> Any:
-    """The data of a table beside this file: JSON, since TOML takes longer to read than some
-    commands run.
-    """
-    with open(f"{os.path.dirname(__file__)}/{name}.json", "rb") as file:
-        return json.decode(file.read())
-
-
-TABLES = read_table("tables")
+FOLDER = os.path.dirname(__file__)
+TABLES: Mapping[str, Any] = read_table(f"{FOLDER}/tables.json")
 # Axes of Megatron, as options of training commands.
 AXES: Mapping[str, str] = TABLES["axes"]
 # Other spellings of options: those of Hugging Face, of the servers, and short ones.

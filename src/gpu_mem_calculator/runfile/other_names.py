@@ -4,10 +4,12 @@ and those that the rows of optimizers and engines have.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from ..catalog.kept import read_table
 from ..ledger.quoting import quoted
 from ..training.engines import shorthands
 from ..training.optimizers import OPTIMIZERS
@@ -49,11 +51,7 @@ VALUES: Mapping[str, Mapping[str, Settings]] = {
 @cache
 def tables() -> Mapping[str, Mapping[str, Any]]:
     """The tables of other_names.toml, which is read when a name is met that is not ours."""
-    import tomllib
-    from pathlib import Path
-
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = tomllib.loads(text)
+    found: dict[str, dict[str, Any]] = read_table(f"{os.path.dirname(__file__)}/other_names.toml")
     flags = {"true": True, "false": False}
     for table in ("flags", "defaults"):
         for name, meanings in found[table].items():

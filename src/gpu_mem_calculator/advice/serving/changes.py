@@ -211,8 +211,7 @@ def largest_models(
     data: dict[str, Any], most: int = 10, command: InferCommand | None = None
 ) -> list[ServingChange]:
     """The largest presets that the run's GPUs can serve, largest first, at most `most`."""
-    rows = [catalog.find("index", name) for name in catalog.names("index")]
-    sized = sorted((row for row in rows if row), key=lambda row: -row["num_parameters"])
+    sized = sorted(catalog.rows("index"), key=lambda row: -row["num_parameters"])
     changes: list[ServingChange] = []
     configs = set()
     for row in sized:

@@ -63,11 +63,14 @@ def _checked(text: str, size: int) -> int:
 
 def _limits() -> tuple[int, int]:
     """The smallest and the largest size that a well-known model is scaled to."""
-    counts = [row["num_parameters"] for row in catalog.rows_with("index", "quick", "true")]
+    counts = [row["num_parameters"] for row in _well_known()]
     return math.ceil(min(counts) / SCALED), max(counts) * SCALED
 
 
 def nearest_by_size(count: int) -> catalog.Row:
     """The catalogue row of the well-known model whose parameter count is nearest in proportion."""
-    known = catalog.rows_with("index", "quick", "true")
-    return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
+    return min(_well_known(), key=lambda row: abs(math.log(row["num_parameters"] / count)))
+
+
+def _well_known() -> list[catalog.Row]:
+    return [row for row in catalog.rows("index") if row.get("quick")]

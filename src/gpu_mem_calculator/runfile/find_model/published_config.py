@@ -62,8 +62,7 @@ def _has_only_sizes(config: Config | None) -> bool:
 
 @cache
 def _presets(model_type: str) -> tuple[tuple[str, Config], ...]:
-    rows = (catalog.find("index", name) for name in catalog.names("index"))
-    known = ((str(row["title"]), catalog.row_config(row)) for row in rows if row is not None)
+    known = ((str(row["title"]), catalog.row_config(row)) for row in catalog.rows("index"))
     return tuple((title, one) for title, one in known if one.get("model_type") == model_type)
 
 

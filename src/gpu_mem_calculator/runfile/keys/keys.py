@@ -5,15 +5,15 @@ They are read for forms, documents and written files: an estimate needs none of 
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from ...catalog.kept import read_table
 from ...models.arch.adapters import Adapter
 from ...models.families.plain import DEFAULTS as PLAIN
 from ...run.run import Run
@@ -41,23 +41,22 @@ class KeyRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @cache
-def _texts() -> Mapping[str, str]:
-    """The text of each key's row: a row is parsed when it is asked for."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    parts = (part.partition("]\n") for part in ("\n" + text).split("\n[")[1:])
-    return {path.replace('"', ""): body for path, _, body in parts}
+def _data() -> Mapping[str, Mapping[str, Any]]:
+    """What keys.toml says of each key."""
+    sections = read_table(f"{os.path.dirname(__file__)}/keys.toml")
+    return {f"{name}.{key}": row for name, rows in sections.items() for key, row in rows.items()}
 
 
 @cache
 def key_row(path: str) -> KeyRow:
     """The row of a key, as `section.key`."""
-    return msgspec.convert(tomllib.loads(_texts()[path]), KeyRow)
+    return msgspec.convert(_data()[path], KeyRow)
 
 
 @cache
 def rows() -> Mapping[str, KeyRow]:
     """The row of each key."""
-    return {path: key_row(path) for path in _texts()}
+    return {path: key_row(path) for path in _data()}
 
 
 @cache
@@ -81,8 +80,7 @@ def defaults() -> Mapping[str, Any]:
 def run_fields(section: str) -> Iterator[tuple[str, str]]:
     """The keys of a section with each field that they set: of `Run`, or of `Adapter` in LoRA's."""
     known = (Adapter if section == LORA else Run).__struct_fields__
-    for path, text in _texts().items():
+    for path, row in _data().items():
         where, _, key = path.rpartition(".")
         if where == section:
-            own = key_row(path).fields if "\nfields" in text else None
-            yield from ((path, name) for name in ((key,) if own is None else own) if name in known)
+            yield from ((path, name) for name in row.get("fields", (key,)) if name in known)

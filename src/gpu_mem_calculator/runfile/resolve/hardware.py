@@ -137,7 +137,7 @@ def _card(
             return near["title"], near["memory_bytes"], _chip(near), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
-    rows = catalog.rows_with("gpus", "memory_gb", f"{size:g}")
+    rows = (row for row in catalog.rows("gpus") if f"{row['memory_gb']:g}" == f"{size:g}")
     known = [row for row in rows if row["memory_bytes_known"] and row["kind"] in CARDS]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed

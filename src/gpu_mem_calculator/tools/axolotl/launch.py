@@ -6,11 +6,11 @@ Axolotl 067b021 utils/schemas/validation.py (check_fsdp_version_in_fsdp_config),
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ...catalog.kept import read_table
 from ...runfile.text.errors import InputError, quoted
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
@@ -116,8 +116,7 @@ def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
 @cache
 def shipped_configs() -> dict[str, Section]:
     """The files of deepspeed_configs/ in Axolotl's repository."""
-    text = (FOLDER / "deepspeed_configs.json").read_text(encoding="utf-8")
-    found: dict[str, Section] = json.loads(text)
+    found: dict[str, Section] = read_table(f"{FOLDER}/deepspeed_configs.json")
     return found
 
 

@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...catalog.kept import read_table
 from ...ledger.frameworks import DEEPSPEED
 from ..translation.arguments import Values, tables
 
@@ -79,9 +79,8 @@ RULES: Mapping[str, Callable[..., Rule]] = {
 
 def _tables() -> dict[str, Table]:
     """Every table by its name; a section is a table that stands above in the file."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     tables: dict[str, Table] = {}
-    for name, rows in tomllib.loads(text).items():
+    for name, rows in read_table(f"{os.path.dirname(__file__)}/keys.toml").items():
         tables[name] = {
             key: tables[row[0]] if rule == "section" else RULES[rule](*map(_tuple, row))
             for key, (rule, *row) in rows.items()

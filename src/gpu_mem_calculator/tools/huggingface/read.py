@@ -6,7 +6,6 @@ a loop of its own around DeepSpeed (DeepSpeedExamples 45b4b71).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from ..reading.reading import Reading, Section
 from ..script.record import ScriptRecord
 from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch, leave_out
-from ..translation.arguments import Values, argument_table, argument_values, tables
+from ..translation.arguments import Values, argument_data, argument_table, argument_values, tables
 from ..translation.tools import TOOLS, TRAINER
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
 from .sections import WHOLE, program_sections
@@ -39,7 +38,6 @@ PRECISIONS = ("fp16", "bf16")
 MOST_NAMED = 3
 # Names of earlier releases that tell the trainer, as older.toml lists them.
 TELLING = {"max_seq_length": "trl.SFTTrainer", "reward_funcs": "trl.GRPOTrainer"}
-CONFIGS = Path(__file__).with_name("accelerate_configs.toml")
 FILES = (".yaml", ".yml", ".json", ".toml")
 EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
 NAMED: Mapping[str, str] = TABLES["named"]  # options that name a file, and what it has
@@ -207,7 +205,7 @@ def _launched(command: Command, launch: Section, reading: Reading) -> Command:
     name = launch.pop("accelerate_config", launch.pop("config_file", None))
     settings: Section = {}
     if isinstance(name, str):
-        known = tomllib.loads(CONFIGS.read_text(encoding="utf-8"))
+        known = argument_data("accelerate_configs", OWN)
         data = known[name] if name in known else command.files.data(name, "--accelerate_config")
         settings = file_settings(data, name)
     words = []

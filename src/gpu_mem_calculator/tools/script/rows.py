@@ -5,20 +5,20 @@ A call is honoured, free, a limit, or not understood.
 
 from __future__ import annotations
 
+import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from ...catalog.kept import read_table
 from .definitions import ScriptWorld
 from .record import FREE, HONOURED, LIMIT, UNCLEAR
 from .values import Arguments
 
-TABLE = Path(__file__).with_name("rows.toml")
+TABLE = f"{os.path.dirname(__file__)}/rows.toml"
 NOT_UNDERSTOOD = "not understood"
 
 
@@ -34,7 +34,7 @@ class Row(Struct, frozen=True, kw_only=True):
 @cache
 def _rows() -> Mapping[tuple[str, str], Row]:
     found: dict[tuple[str, str], Row] = {}
-    data = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    data = read_table(TABLE)
     for effect in (FREE, LIMIT):
         for group in data[effect]:
             facts = {key: group[key] for key in ("why", "adds", "saves") if key in group}

@@ -17,7 +17,6 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...catalog.kept import read_table
 from ...ledger.quoting import quoted
 from ...run.limits import Bound, Could, Limit
 
@@ -58,7 +58,8 @@ Values = Mapping[str, Any]  # of arguments, by their names
 @cache
 def argument_data(path: str, folder: Path = FOLDER) -> Mapping[str, Any]:
     """The data of a table; `path` is that of its file in the folder, without .toml."""
-    return tomllib.loads((folder / f"{path}.toml").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = read_table(f"{folder}/{path}.toml")
+    return found
 
 
 def tables(module: str) -> Mapping[str, Any]:
