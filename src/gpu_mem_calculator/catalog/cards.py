@@ -25,17 +25,17 @@ FORMS = frozenset(["pcie", "sxm", "nvl", "hbm2", "hbm2e", "hbm3", "hbm3e"])
 OTHER_WORDS = {"mobile": "laptop", "notebook": "laptop", "nvlink": "sxm"}
 # Words that mean another card than the same name without them.
 ANOTHER = frozenset(["ti", "super", "laptop", "d", "maxq", "sff"])
-SIZE = re.compile(r"\d+gb")
+SIZE = r"\d+gb"
 EITHER = "|"  # between names of which one is meant
 _SPELLINGS = (
-    (re.compile(r"\(.*?\)|[™®+]"), " "),
-    (re.compile(r"max[- ]q\b"), "maxq"),
-    (re.compile(r"\b(\d+g)[.-](\d+)gb\b"), r"\1.\2gb"),  # a MIG profile
-    (re.compile(r"(?<![\w.])(\d+) ?(?:gib|gb|g)\b(?!\.\d)"), r"\1gb"),
-    (re.compile(r"\b(nvidia|geforce|quadro|tesla|rtx|gtx|rx|arc|apple)(?=[a-z]?\d)"), r"\1 "),
-    (re.compile(r"(?<=\d)(tisuper|ti|super|laptop|mobile|ada|sxm|pcie|nvl)(?=\d?\b)"), r" \1"),
-    (re.compile(r"\btisuper\b"), "ti super"),
-    (re.compile(r"\b(sxm)\d\b"), r"\1"),
+    (r"\(.*?\)|[™®+]", " "),
+    (r"max[- ]q\b", "maxq"),
+    (r"\b(\d+g)[.-](\d+)gb\b", r"\1.\2gb"),  # a MIG profile
+    (r"(?<![\w.])(\d+) ?(?:gib|gb|g)\b(?!\.\d)", r"\1gb"),
+    (r"\b(nvidia|geforce|quadro|tesla|rtx|gtx|rx|arc|apple)(?=[a-z]?\d)", r"\1 "),
+    (r"(?<=\d)(tisuper|ti|super|laptop|mobile|ada|sxm|pcie|nvl)(?=\d?\b)", r" \1"),
+    (r"\btisuper\b", "ti super"),
+    (r"\b(sxm)\d\b", r"\1"),
 )
 
 
@@ -43,14 +43,14 @@ def words(text: str) -> tuple[str, ...]:
     """The words of a card's name in one spelling, without its maker."""
     text = text.lower().replace("_", " ")
     for pattern, written in _SPELLINGS:
-        text = pattern.sub(written, text)
+        text = re.sub(pattern, written, text)
     found = re.findall(r"\d+g\.\d+gb|[a-z0-9]+", text)
     spelled = [OTHER_WORDS.get(word, word) for word in found if word not in MAKERS]
     return (*spelled[:1], *(f"{w}gb" if re.fullmatch(r"\d{1,3}", w) else w for w in spelled[1:]))
 
 
 def _may_be_left_out(word: str) -> bool:
-    return word in FORMS or SIZE.fullmatch(word) is not None
+    return word in FORMS or re.fullmatch(SIZE, word) is not None
 
 
 def _telling(found: tuple[str, ...]) -> frozenset[str]:
@@ -58,20 +58,38 @@ def _telling(found: tuple[str, ...]) -> frozenset[str]:
     return frozenset(word for word in found if not _may_be_left_out(word))
 
 
+def _names(row: Row) -> tuple[str, ...]:
+    return (row["name"], *row.get("aliases", ()), row["title"])
+
+
 @cache
-def _spelled() -> dict[str, Row]:
-    """Each whole name, alias and title in one spelling, and its card."""
+def _digits() -> tuple[tuple[Row, str], ...]:
+    """Each card with its names in one text, in which only digits that are apart stay apart."""
+    apart = str.maketrans("", "", "- ")
+    return tuple((row, "\n".join(_names(row)).translate(apart)) for row in rows("gpus"))
+
+
+@lru_cache(maxsize=64)
+def _with_numbers(*numbers: str) -> tuple[Row, ...]:
+    """The cards whose names have some numbers: to spell the names of all takes long."""
+    return tuple(row for row, text in _digits() if all(one in text for one in numbers))
+
+
+@lru_cache(maxsize=64)
+def _spelled(*numbers: str) -> dict[str, Row]:
+    """Each whole name, alias and title in one spelling, and its card, of those with numbers."""
     cards: dict[str, Row] = {}
-    for row in rows("gpus"):
-        for name in (row["name"], *row.get("aliases", ()), row["title"]):
+    for row in _with_numbers(*numbers):
+        for name in _names(row):
             cards.setdefault("".join(words(name)), row)
     return cards
 
 
-@cache
-def _word_sets() -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
-    """Each card with the telling words of its name, and all words of its name and title."""
-    cards = ((row, words(row["name"]), words(row["title"])) for row in rows("gpus"))
+@lru_cache(maxsize=64)
+def _word_sets(*numbers: str) -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
+    """Each card with numbers, the telling words of its name, and all of its name and title."""
+    found = _with_numbers(*numbers)
+    cards = ((row, words(row["name"]), words(row["title"])) for row in found)
     return tuple((row, _telling(name), frozenset({*name, *title})) for row, name, title in cards)
 
 
@@ -85,12 +103,21 @@ def meant(text: str) -> tuple[Row, ...]:
         parts = [meant(part) for part in text.split(EITHER)]
         either = {row["name"]: row for part in parts for row in part}
         return _smallest_first(list(either.values())) if all(parts) else ()
+    whole = named("gpus", text)
+    if whole is not None:
+        return (whole,)
     asked = words(text)
-    exact = named("gpus", text) or _spelled().get("".join(asked))
+    numbers = re.findall(r"\d+", " ".join(asked))
+    return _found(asked, *numbers) or (_found(asked) if numbers else ())
+
+
+def _found(asked: tuple[str, ...], *numbers: str) -> tuple[Row, ...]:
+    """The cards that words mean, of those whose names have some numbers."""
+    exact = _spelled(*numbers).get("".join(asked))
     if exact is not None:
         return (exact,)
     telling, extra = _telling(asked), frozenset(filter(_may_be_left_out, asked))
-    fit = [(row, own) for row, own, known in _word_sets() if extra <= known]
+    fit = [(row, own) for row, own, known in _word_sets(*numbers) if extra <= known]
     found = [row for row, own in fit if own == telling]
     if not found and any(map(_has_number, telling)):
         found = [row for row, own in fit if _is_part(telling, own)]

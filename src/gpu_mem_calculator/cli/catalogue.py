@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
-from typing import Any
-
 from .. import catalog
-from ..catalog import cards
-from ..catalog.variants import variant
 from ..runfile.text.errors import InputError
 from .output import show, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+    from typing import Any
 
 NAME_KEYS = ("name", "title", "hub_id", "aliases")  # where a word is looked for
 
@@ -33,7 +33,11 @@ def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Ro
 def meant(table: str, text: str) -> Iterable[catalog.Row]:
     """The rows that a name means in another spelling."""
     if table == "gpus":
-        return cards.meant(text)
+        from ..catalog.cards import meant as meant_cards
+
+        return meant_cards(text)
+    from ..catalog.variants import variant
+
     found = variant(text)
     return [] if found is None else [found[0]]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-
 from ..report.lines import gib
 from .catalogue import matching_rows, show_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
 
 HEAD = ("name", "GB", "usable", "GB/s", "card")
 

@@ -41,6 +41,7 @@ OTHER_WORDS = {
 }
 RUN_FILES = (".json", ".yaml", ".yml", ".toml")  # endings of run files
 LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
+LISTS = ("presets", "gpus")  # verbs that list rows of the catalogue, without msgspec
 EXIT_CODES = """\
 exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input; 3 cannot
 tell (check, --check); 70 a fault of gpu-mem-calc; 74 output cannot be written."""
@@ -153,7 +154,8 @@ def _verb(verb: str, words: list[str]) -> int:
         raise InputError(f"{verb!r} is not a known {what}{hint}")
     from importlib import import_module
 
-    _import_msgspec()
+    if verb not in LISTS:
+        _import_msgspec()
     from .output import check_files
     from .parser import Parser
 

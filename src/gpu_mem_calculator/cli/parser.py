@@ -6,17 +6,19 @@ The options are rows of `options.json`: under the name of a verb, or of a group 
 from __future__ import annotations
 
 import argparse
-import re
-import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
 
 from ..catalog.kept import read_table
-from ..runfile.own_names import is_setting
 from ..runfile.text.errors import InputError, nearest
-from . import values
 from .words import AXES, FOLDER, known_words
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+# The messages of argparse stay English, as `error` below reads them; to look for others takes
+# longer than to parse.
+argparse._ = str  # type: ignore[attr-defined]
 OPTIONS: dict[str, list[Any]] = read_table(f"{FOLDER}/options.json")
 # Options of one of two commands that people look for at the other.
 OPTIONS_OF = {
@@ -60,6 +62,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise one sentence, where argparse prints the usage and exits."""
+        import re
+
         verb = self.prog.rpartition(" ")[2]
         missing = re.match(r"the following arguments are required: (.+)", message)
         if missing:
@@ -75,6 +79,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             rest = {key: value for key, value in row.items() if key not in ("names", "joined")}
             if "type" in row:
+                from . import values
+
                 rest["type"] = getattr(values, row["type"])
             hidden = "help" not in row
             rest["help"] = argparse.SUPPRESS if hidden else row["help"].format_map(named)
@@ -114,6 +120,8 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
         """Raise one sentence for those of the words that the verb does not have."""
+        from shlex import join
+
         verb = self.prog.rpartition(" ")[2]
         word = next((one for one in unknown if one.startswith("-")), unknown[0])
         if not word.startswith("-"):
@@ -123,17 +131,19 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{name} {ELSEWHERE[name]}")
         if name in AXES and verb in ("quick", "calculate"):
             gpus = [] if any(word.startswith("--gpus") for word in words) else ["--gpus", "8"]
-            instead = shlex.join([verb, *words, "--engine", "megatron", *gpus])
+            instead = join([verb, *words, "--engine", "megatron", *gpus])
             self.error(f"{name} is an axis of Megatron; use gpu-mem-calc {instead}")
         known = [one for one in self._option_string_actions if one.startswith("--")]
         hint = nearest(name, known) or self._as_setting(word, words) or f"; see {self.prog} --help"
         other = next((one for one, options in OPTIONS_OF.items() if name in options), verb)
         if {verb, other} == {"quick", "infer"}:
-            hint = f"; use gpu-mem-calc {shlex.join([other, *words])}"
+            hint = f"; use gpu-mem-calc {join([other, *words])}"
         self.error(f"{name} is not an option of {verb}{hint}")
 
     def _as_setting(self, option: str, words: Sequence[str]) -> str:
         """`; use --set KEY=VALUE` where an unknown option is a key of the run file."""
+        from ..runfile.own_names import is_setting
+
         name, _, value = option.partition("=")
         key = name.lstrip("-").replace("-", "_")
         if "--set" not in self._option_string_actions or not is_setting(key):

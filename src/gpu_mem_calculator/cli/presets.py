@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-
 from ..report.lines import count
-from ..runfile.config import GPUConfig
-from ..runfile.resolve.hardware import find_hardware
 from .catalogue import matching_rows, show_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
 
 KEYS = ("name", "title", "hub_id", "aliases", "num_parameters", "source")  # shown as JSON
 BYTES = 2  # of a 16-bit weight
@@ -18,6 +18,9 @@ def run(args: argparse.Namespace) -> int:
     """List the presets."""
     rows = matching_rows("index", args.word, "presets")
     if args.gpu is not None:
+        from ..runfile.config import GPUConfig
+        from ..runfile.resolve.hardware import find_hardware
+
         most = find_hardware(GPUConfig(gpu=args.gpu), None).memory_bytes // BYTES
         rows = [row for row in rows if row["num_parameters"] <= most]
     data = [{key: row[key] for key in KEYS if key in row} for row in rows]

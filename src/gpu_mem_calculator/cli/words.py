@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from ..catalog.kept import read_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import Any
 
 FOLDER = os.path.dirname(__file__)
 TABLES: Mapping[str, Any] = read_table(f"{FOLDER}/tables.json")
@@ -25,7 +28,7 @@ RANKS: frozenset[str] = frozenset(TABLES["ranks"].split())  # of LoRA, and of QL
 # Options that may lack their value: what a value looks like, and the value without one. Of
 # --checkpointing, the names of policies are values, too.
 OPTIONAL: Mapping[str, tuple[str, str]] = TABLES["optional"]
-CARDS = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)", re.IGNORECASE)  # 2x4090
+CARDS = r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)"  # 2x4090
 
 
 def known_words(words: Sequence[str], known: Collection[str]) -> list[str]:
@@ -98,8 +101,9 @@ def _cards(words: list[str], known: Collection[str]) -> list[str]:
     """`--gpu 2x4090` and `--gpus 2x4090` as a number of GPUs and a card."""
     replaced: list[str] = []
     for word in words:
-        cards = CARDS.fullmatch(word)
-        if cards and replaced[-1:] in (["--gpu"], ["--gpus"], ["-g"]) and "--gpus" in known:
+        asked = replaced[-1:] in (["--gpu"], ["--gpus"], ["-g"]) and "--gpus" in known
+        cards = re.fullmatch(CARDS, word, re.IGNORECASE) if asked else None
+        if cards:
             replaced[-1:] = ["--gpus", cards[1], "--gpu", cards[2]]
         else:
             replaced.append(word)

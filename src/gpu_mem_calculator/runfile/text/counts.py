@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from .errors import InputError, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "b": 2**30, "g": 2**30}
 PARAMETERS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-WRITTEN = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbg]?)\s*", re.IGNORECASE)
+WRITTEN = r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbg]?)\s*"
 # Keys that count tokens: their k is 1,024, as in the names of models (128k is 131,072).
 TOKENS = {
     *("model.max_seq_len", "training.seq_len", "inference.max_seq_len", "inference.prompt_len"),
@@ -24,7 +27,7 @@ def whole_count(text: str, *, tokens: bool = False) -> int | None:
 
     `tokens`: k is 1,024, as sequence lengths are written; else 1,000.
     """
-    match = WRITTEN.fullmatch(text)
+    match = re.fullmatch(WRITTEN, text, re.IGNORECASE)
     if match is None:
         return None
     from decimal import Decimal

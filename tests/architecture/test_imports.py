@@ -1,0 +1,68 @@
+"""What a command does not use is not imported: a module costs as much as many a calculation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+
+from gpu_mem_calculator.training import engines
+
+PACKAGE = "gpu_mem_calculator"
+LISTS = (("presets", "llama"), ("gpus", "h200"))
+# Modules of Python and of others that a short command does without, as they take long to import.
+HEAVY = {
+    *("asyncio", "copy", "csv", "ctypes", "dataclasses", "difflib", "email", "fractions", "glob"),
+    *("http", "importlib.metadata", "inspect", "ipaddress", "json", "locale", "logging", "numpy"),
+    *("pathlib", "shlex", "shutil", "socket", "subprocess", "tempfile", "threading", "tomllib"),
+    *("traceback", "typing_extensions", "urllib.parse", "yaml"),
+}
+# Commands, and how many modules of this package they may import. Budgets only fall.
+MOST = {" ".join(LISTS[0]): 25, " ".join(LISTS[1]): 27}
+
+
+@cache
+def imported(*words: str) -> frozenset[str]:
+    """The modules that a command imports, beside those that Python's start imports."""
+    code = (
+        "import sys; before = set(sys.modules); from gpu_mem_calculator.cli.main import main; "
+        f"main({list(words)}); print(*set(sys.modules) - before, file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return frozenset(run.stderr.split())
+
+
+def test_the_version_is_printed_without_typing_or_msgspec() -> None:
+    """`--version` takes little more than bare Python."""
+    assert not imported("--version") & {"typing", "msgspec", "argparse", "json", "re"}
+
+
+@pytest.mark.parametrize("words", LISTS, ids=" ".join)
+def test_a_list_of_the_catalogue_is_shown_without_what_a_run_needs(words: tuple[str, ...]) -> None:
+    """Neither msgspec, which takes longer than the rest, nor typing."""
+    assert not imported(*words) & {*HEAVY, "msgspec", "typing", "decimal", "datetime"}
+
+
+@pytest.mark.parametrize("words", MOST)
+def test_a_command_imports_few_modules(words: str) -> None:
+    """Who needs more imports it where it is used, or raises the budget and says why."""
+    ours = sorted(name for name in imported(*words.split()) if name.startswith(PACKAGE))
+    listed = "\n".join(ours)
+    assert len(ours) <= MOST[words], f"{len(ours)} of {MOST[words]} modules:\n{listed}"
+    assert len(ours) > MOST[words] - 4, f"{len(ours)} modules: lower MOST in this file to that"
+
+
+def test_a_command_imports_neither_other_engines_nor_what_only_files_need() -> None:
+    """What a command does not use costs nothing at its start."""
+    found = imported("quick", "350M")
+    unused = {"tempfile", "pathlib", "urllib.parse", "tomllib", "threading", "fractions"}
+    ours = {"catalog.hub.sources", "catalog.hub.checkpoint", "training.generation.instants"}
+    ours |= {"runfile.resolve.resolve_inference"}
+    others = [one for one in engines.engine_names() if one != engines.DEFAULT]
+    ours |= {f"training.engines.{one}.engine" for one in others}
+    assert f"{PACKAGE}.training.engines.pytorch_ddp.engine" in found
+    assert all(find_spec(f"{PACKAGE}.{name}") for name in ours)
+    assert not found & (unused | {f"{PACKAGE}.{name}" for name in ours})
