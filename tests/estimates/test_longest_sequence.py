@@ -117,3 +117,10 @@ def test_fragments_shorten_the_sequence(
     found = longest_sequence.longest_sequence(estimate)
     assert found == longest
     assert len(set(tried)) == len(tried) <= replays
+
+
+def test_a_length_that_adds_nothing_is_followed_by_the_middle() -> None:
+    """Where model states alone are too large, no length is nearer to the end than another."""
+    lengths = longest_sequence.TriedLengths(1, 4096, 2048)
+    lengths.add(2048, taken=10, cap=5, fixed=10)
+    assert (lengths.dies, lengths.turn) == (2048, 1024)

@@ -95,7 +95,8 @@ class TriedLengths:
             self.survives = length
         else:
             self.dies = length
-            self.turn = (length + length * (cap - fixed) // (taken - fixed)) // 2
+            grows = max(1, taken - fixed)  # 0 where the length does not matter
+            self.turn = (length + length * (cap - fixed) // grows) // 2
         if not self._is_open(self.turn):
             found = self.dies < self.ends[1]
             self.turn = (self.survives + self.dies) // 2 if found else self.survives
