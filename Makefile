@@ -32,6 +32,8 @@ test: $(VENV)/dev
 	$(BIN)/python -m tests.architecture.coverage_floor .lines
 
 proof: programs
+	command -v valgrind || { apt-get update -qq && apt-get install -qq -y valgrind; } \
+	  || echo "no valgrind could be installed: the instructions of standard questions are not counted"
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m proof
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n auto tests/properties tests/web/test_fuzz.py
 	$(BIN)/python -m tests.random_runs --runs $(N) --seed $(SEED)
@@ -48,7 +50,8 @@ lint: $(VENV)/dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/browser
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.estimates
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/serving.py

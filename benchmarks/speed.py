@@ -1,136 +1,114 @@
-"""How fast it is, as ratios to a reference measured in the same run.
+"""CPU time of the standard questions, as multiples of `python -c pass` in the same run.
 
-- a cold command as a multiple of starting bare Python (`python -c pass`), both in CPU time of the
-  process (user and system), which a busy machine changes little; the median of alternating rounds;
-- the same for other calculators, where they are installed (`--others FOLDER` names their bin/);
-- estimates a second in one process, by the ledger alone and with the allocator replayed;
-- peak memory of a cold `quick`.
+User and system time of the whole process, compiled modules present, the least of a few runs, with
+the replay in C and in Python; beside it the aim, and the peak memory.
+
+    python -m benchmarks.speed [--only WORDS] [--replay c] [--store VERSION]
+
+`--store` writes the column of a version into `benchmarks/history.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
-import subprocess
 import sys
-import time
 from pathlib import Path
-from statistics import median
 
-ROOT = Path(__file__).parents[1]
+from .questions import IN_C, IN_PYTHON, MOST_MIB, QUESTIONS, REPLAYS, ROOT, Question, environment
+
+HISTORY = Path(__file__).with_name("history.json")
 BIN = Path(sys.executable).parent
-ROUNDS = 7
-VERSION, FITTING, VALIDATE, ANY = 3, 12, 8, 40  # aims, as multiples of bare Python
-QUICK = "quick 7 --gpus 8 --engine deepspeed"
-COMMANDS: tuple[tuple[str, int], ...] = (
-    ("--version", VERSION),
-    ("validate configs/pytorch_ddp_example.json", VALIDATE),
-    ("validate configs/llama2_7b_deepspeed.json", VALIDATE),
-    ("validate configs/gpt3_175b_megatron.json", VALIDATE),
-    ("quick 350M", FITTING),
-    (QUICK, FITTING),
-    ("quick 7 --gpus 8 --engine fsdp", FITTING),
-    ("quick 7 --gpus 8 --engine megatron", FITTING),
-    ("infer llama3.1-8b --gpu h100-80gb-sxm", ANY),
-    ("infer llama3.1-70b --gpu h100-80gb-sxm", ANY),
-    ("infer llama3.1-8b --engine transformers --gpu h100-80gb-sxm", ANY),
-    ("quick 7", ANY),
-    ("quick 70 --engine fsdp --gpus 64", ANY),
-    ("quick 70", ANY),
-    ("calculate --config configs/llama2_7b_deepspeed.json", ANY),
-    ("calculate --config configs/pytorch_ddp_example.json", ANY),
-)
-OTHERS: dict[str, tuple[str, ...]] = {
-    "hf-mem": ("hf-mem", "--model-id", "meta-llama/Llama-2-7b-hf"),
-    "llm-analysis": (
-        *("python", "-m", "llm_analysis.analysis", "train"),
-        *("--model_name=NousResearch_Llama-2-7b-hf", "--gpu_name=a100-sxm-80gb"),
-        *("--batch_size_per_gpu=1", "--seq_len=4096", "--dp_size=8", "--ds_zero=2"),
-    ),
-}
-# as installed: with compiled modules, whatever this shell says about writing them
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+ROUNDS, ENOUGH = 5, 6.0  # runs of a question, and CPU seconds after which they are enough
+LIMIT = 180  # CPU seconds after which a process is stopped
+MOST_FAILING = 1  # the exit code of what does not fit
 
 
-def cpu_seconds(command: list[str]) -> tuple[float, str]:
-    """CPU time of one process with its output piped; the last line of its error where it fails."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, (run.stderr.strip() or "no message").splitlines()[-1] * bool(run.returncode)
+def used(command: list[str], replay: str) -> tuple[float, float] | None:
+    """CPU seconds and peak MiB of a process and what it started; None if it was stopped."""
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
+        os.chdir(ROOT)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nowhere, stream)
+        os.execve(command[0], command, environment(replay))
+    _, status, usage = os.wait4(child, 0)
+    if os.WIFSIGNALED(status):
+        return None
+    if os.waitstatus_to_exitcode(status) > MOST_FAILING:
+        raise SystemExit(f"it fails, see for yourself: {' '.join(command)}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def ratio(command: list[str], rounds: int) -> tuple[float, str]:
-    """How many times bare Python's CPU time a command takes, in the median; and why it fails."""
-    _, failure = cpu_seconds(command)  # the first run compiles modules
-    ratios = []
-    for _ in range(rounds):
-        bare, _ = cpu_seconds([sys.executable, "-c", "pass"])
-        ratios.append(cpu_seconds(command)[0] / bare)
-    return median(ratios), failure
+def bare(replay: str, rounds: int) -> float:
+    """The least CPU seconds of Python's start."""
+    found = [used([sys.executable, "-c", "pass"], replay) for _ in range(rounds)]
+    return min(one[0] for one in found if one)
 
 
-def compare_commands(rounds: int) -> None:
-    """Print a line for each command, and its aim."""
-    print("x bare Python's start, CPU time")
-    for words, aim in COMMANDS:
-        times, failure = ratio([str(BIN / "gpu-mem-calc"), *words.split()], rounds)
-        missed = "  MISSED" * (times > aim)
-        print(f"{times:7.1f}  (aim: {aim:2})  {words}{failure and f': {failure}'}{missed}")
+def measured(question: Question, replay: str) -> tuple[float, float] | None:
+    """The ratio and the peak MiB of a question; None if it was stopped."""
+    least, seconds, total, mib = bare(replay, ROUNDS), float("inf"), 0.0, 0.0
+    for _ in range(ROUNDS):
+        found = used([str(BIN / "gpu-mem-calc"), *question.words.split()], replay)
+        if found is None:
+            return None
+        seconds, mib, total = min(seconds, found[0]), max(mib, found[1]), total + found[0]
+        least = min(least, bare(replay, 1))
+        if total > ENOUGH:
+            break
+    return seconds / least, mib
 
 
-def compare_others(folder: Path, rounds: int) -> None:
-    """Print a line for each other calculator: its ratio, or why it has none."""
-    for name, (program, *words) in OTHERS.items():
-        path = folder / program
-        module = [str(path), "-c", f"import {name.replace('-', '_')}"]
-        absent = not path.exists() or (program == "python" and cpu_seconds(module)[1])
-        if absent:
-            print(f"      -              {name} is not installed in {folder}")
-            continue
-        times, failure = ratio([str(path), *words], rounds)
-        why = f": it fails, and the time is that up to its error ({failure})" if failure else ""
-        print(f"{times:7.1f}              {name}{why}")
+def says_c() -> bool:
+    """Whether the library of the replay in C was built."""
+    from gpu_mem_calculator.pytorch.replay.native_library import is_wanted
+
+    return is_wanted()
 
 
-def estimates_per_second(engine: str, count: int, *, replay: bool) -> float:
-    """Estimates of one model at changing batch sizes."""
-    from gpu_mem_calculator import estimate
-
-    run: dict[str, dict[str, object]] = {
-        "model": {"name": "llama2-7b"},
-        "training": {"batch_size": 1, "seq_len": 4096},
-        "engine": {"type": engine},
-        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8},
-    }
-    estimate(run, replay=replay)
-    start = time.perf_counter()
-    for i in range(count):
-        run["training"]["batch_size"] = 1 + i % 7
-        estimate(run, replay=replay)
-    return count / (time.perf_counter() - start)
+def table(questions: list[Question], replays: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Measure, and print a line for each question and replay."""
+    made: dict[str, dict[str, float]] = {}
+    print(f"{'ratio':>8} {'aim':>6}  replay   MiB (aim: {MOST_MIB})")
+    for question in questions:
+        row = made.setdefault(question.words, {})
+        for replay in replays:
+            found, aim = measured(question, replay), question.aims[replay]
+            if found is None:
+                print(f"    more {aim:>6,}  {replay:6}     -  {question.words}  MISSED", flush=True)
+                continue
+            ratio, mib = found
+            row[replay] = round(ratio, 1)
+            row["mib"] = max(row.get("mib", 0), round(mib))
+            missed = "  MISSED" * (ratio > aim or mib > MOST_MIB)
+            line = f"{ratio:8,.1f} {aim:>6,}  {replay:6} {mib:5.0f}  {question.words}{missed}"
+            print(line, flush=True)
+    return made
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--others", type=Path, default=BIN, help="the bin/ of other calculators")
+    """Print the table, and store it where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", metavar="WORDS", help="questions with these words")
+    parser.add_argument("--replay", choices=REPLAYS, help="one of the two")
+    parser.add_argument("--store", metavar="VERSION", help="as a column of the history")
     asked = parser.parse_args()
-    cpu_seconds([str(BIN / "gpu-mem-calc"), *QUICK.split()])
-    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"peak memory of {QUICK}: {child:.1f} MiB (aim: under 60)")
-    compare_commands(asked.rounds)
-    compare_others(asked.others, asked.rounds)
-    for engine in ("pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"):
-        ledger = estimates_per_second(engine, 300, replay=False)
-        whole = estimates_per_second(engine, 7, replay=True)
-        print(f"ledgers a second      {ledger:6.0f} {engine:12}   (aim: 1,000)")
-        print(f"replayed a second     {whole:6.1f} {engine}")
+    replays = (asked.replay,) if asked.replay else REPLAYS
+    if IN_C in replays and not says_c():
+        print("no library of the replay in C was built (python native/build.py)")
+        replays = (IN_PYTHON,)
+    made = table([one for one in QUESTIONS if asked.only in one.words], replays)
+    if asked.store:
+        history = json.loads(HISTORY.read_text("utf-8"))
+        column = history.setdefault(asked.store, {})
+        for words, row in made.items():
+            column.setdefault(words, {}).update(row)
+        HISTORY.write_text(json.dumps(history, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def runs(engine: str) -> bool:
 
 
 ENGINE = next(filter(runs, ("docker", "podman", "buildah")), None)
+REPLAY = "C" if shutil.which("cc") else "Python"
 HEALTHCHECK = [sys.executable, "-IS", str(ROOT / "deploy/healthcheck.py")]
 # What an image of Debian's packages could lack: a library of a module, certificates.
 LOADS = """
@@ -69,7 +70,7 @@ def test_it_has_what_is_listed(program: Path) -> None:
     ("words", "shown"),
     [
         (json.loads(last("tool", "CMD")), "usage: gpu-mem-calc COMMAND"),
-        (["--version"], f"gpu-mem-calc {__version__}"),
+        (["--version"], f"gpu-mem-calc {__version__} (replay in {REPLAY})"),
         (["quick", "7"], "GiB"),
         (["infer", "llama3.1-8b", "--gpu", "h100-80gb-sxm"], "vllm serve"),
         (["deepspeed", "--stage", "2", "--num-parameters", "70e9"], "offload_optimizer=none"),
