@@ -64,7 +64,7 @@ def measured(question: Question, replay: str) -> tuple[float, float] | None:
     return seconds / least, mib
 
 
-def says_c() -> bool:
+def has_library() -> bool:
     """Whether the library of the replay in C was built."""
     from gpu_mem_calculator.pytorch.replay.native_library import is_wanted
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--store", metavar="VERSION", help="as a column of the history")
     asked = parser.parse_args()
     replays = (asked.replay,) if asked.replay else REPLAYS
-    if IN_C in replays and not says_c():
+    if IN_C in replays and not has_library():
         print("no library of the replay in C was built (python native/build.py)")
         replays = (IN_PYTHON,)
     made = table([one for one in QUESTIONS if asked.only in one.words], replays)
