@@ -76,16 +76,15 @@ def _arrays(rng: Random, tally: Tally) -> None:
     """All set-ups of some structures of a question."""
     asked, begin = question(rng), time.perf_counter()
     text = Question(kind=RUN, name=ARRAYS, run={"question": _shown(asked)})
-    outside: dict[Any, Any] = {}
     try:
         with limited(LIMIT, [False]):
             for structure in _some(rng, structures(asked)):
                 checks = Checks()
-                arrays = evaluate(structure, asked.sequences, outside)
+                arrays = evaluate(structure, asked.sequences)
                 array_laws(checks, arrays)
                 single(rng, checks, asked, structure, arrays)
                 tally.count(text, _outcome(ANSWERED, begin, checks))
-                _count_more(tally, int(arrays.valid.sum()) - 1)
+                _count_more(tally, len(arrays.total) - 1)
                 begin = time.perf_counter()
     except InputError as error:
         tally.count(text, Outcome(ended=REFUSED, seconds=0.0, sentence=str(error)))
@@ -128,14 +127,13 @@ def array_laws(checks: Checks, arrays: Evaluated) -> None:
     """Of every valid set-up: bytes and seconds are positive and finite, the total has its parts."""
     import numpy as np
 
-    valid = arrays.valid
-    count = int(valid.sum())
+    count = len(arrays.total)
     for law, held in (
         ("no byte and no second is negative", (arrays.allocated > 0) & (arrays.seconds > 0)),
         ("every number is finite", np.isfinite(arrays.seconds)),
         ("no part is above its whole", arrays.total >= arrays.allocated),
     ):
-        checks.hold(law, bool((held | ~valid).all()), f"{np.argwhere(valid & ~held)[:3].tolist()}")
+        checks.hold(law, bool(held.all()), f"{np.flatnonzero(~held)[:3].tolist()}")
         checks.counts[law] += max(count - 1, 0)
 
 
@@ -143,12 +141,10 @@ def single(
     rng: Random, checks: Checks, asked: PlanQuestion, structure: Structure, arrays: Evaluated
 ) -> None:
     """One set-up of the array, asked by itself, takes the same bytes."""
-    import numpy as np
-
-    places = np.argwhere(arrays.valid)
-    if not len(places):
+    if not len(arrays.total):
         return
-    pipe, rank = map(int, places[rng.randrange(len(places))])
+    place = rng.randrange(len(arrays.total))
+    pipe, rank = int(arrays.pipes[place]), int(arrays.ranks[place])
     base = base_file(asked)
     base["hardware"]["num_gpus"] = structure.resolved.hardware.num_gpus
     file = run_file(base, structure.settings, structure.sizes(pipe, rank), asked.sequences)
@@ -159,7 +155,7 @@ def single(
         return
     checks.hold("a set-up of the search is accepted", True)
     highest = max(int(ledger.peak()) for ledger in found.ledgers)
-    array = int(arrays.allocated[pipe, rank])
+    array = int(arrays.allocated[place])
     windows = bool(structure.resolved.run.arch.windows)
     same = highest <= array <= highest * (MOST if windows else 1)
     why = f"{array} for {highest}: {json.dumps(file)}"

@@ -27,7 +27,7 @@ def test_an_array_of_a_model_with_windows_takes_what_one_run_takes(name: str) ->
     )
     rng, checks = Random(1), Checks()
     structure = next(structures(asked))
-    arrays = evaluate(structure, asked.sequences, {})
+    arrays = evaluate(structure, asked.sequences)
     array_laws(checks, arrays)
     for _ in range(3):
         single(rng, checks, asked, structure, arrays)
@@ -48,7 +48,7 @@ def test_chunks_of_unequal_layers_whose_ends_count_are_left_out(name: str) -> No
     for structure in islice(structures(asked), 2):
         assert all(chunks == 1 for _, chunks, _ in structure.pipes)
         checks = Checks()
-        array_laws(checks, evaluate(structure, asked.sequences, {}))
+        array_laws(checks, evaluate(structure, asked.sequences))
         assert not checks.broken
 
 

@@ -70,7 +70,7 @@ class Same(Generic[Kept]):
 
 def _key(value: object) -> Hashable:
     """A key that is equal for equal values; raises TypeError where there is none."""
-    if type(value) in ATOMS:
+    if type(value) in ATOMS or type(value) is Same:
         return value
     if isinstance(value, tuple | list):
         return type(value), *[_key(one) for one in value]
@@ -78,6 +78,8 @@ def _key(value: object) -> Hashable:
         return frozenset((name, _key(one)) for name, one in value.items())
     if isinstance(value, Struct):
         return _struct_key(value)
+    if isinstance(value, dict):
+        return tuple([(name, _key(one)) for name, one in value.items()])
     if hasattr(value, "tobytes"):
         array = cast(ArrayLike, value)
         if array.size <= MOST_ELEMENTS:

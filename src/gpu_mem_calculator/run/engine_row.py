@@ -28,7 +28,8 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     - `precision`: bits of the weights that layers read, and of activations; `as_computed`: a run as
       its layers see it
     - `equal_stages`: stages of a pipeline share the layers equally, with the ends where they count
-    - `array_sizes`: its ledger takes arrays of every size
+    - `array_sizes`: its rules hold for arrays of every size
+    - `apart`: mesh axes of whose sizes its ledger takes one at a time, and one stage at a time
     - `plan_limit`: a sentence on what plans with it leave out
     - `runtimes`: the kinds of cards that it has kernels for (run/cuda/runtimes.py)
     - `interval`: the class of its measured steps (timing/training/step.py)
@@ -46,6 +47,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     as_computed: Callable[[Run], Run] = unchanged
     equal_stages: bool = False
     array_sizes: bool = False
+    apart: frozenset[str] = frozenset()
     plan_limit: str = ""
     runtimes: tuple[str, ...]
     interval: str

@@ -7,14 +7,15 @@ report. Line numbers refer to NCCL 2.28.9, which comes with torch 2.11+cu130.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from ...ledger.mesh import Mesh
 from ...ledger.num import power_of_two, round_up
 from ...ledger.source import measured
 from ...ledger.units import KIB, MIB
-from ..run import Run
 from ..served import NamedBytes
 
 PAGE = 2 * MIB  # the smallest CUDA allocation (include/alloc.h ncclCuMemAlloc)
@@ -42,6 +43,26 @@ GROUPS_SOURCE = measured(
     "tables of 4 MiB and 6 a channel (1, 2, 8 and 64 channels on an H200); connections from "
     "NCCL 2.28.9's source: 12 MiB a channel inside a node, 20 through the network"
 )
+
+
+class JoinedRanks(Protocol):
+    """What of a run decides its communicators."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The ranks along each axis."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a node."""
+
+    @property
+    def compute_capability(self) -> str:
+        """The cards' compute capability."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The engine's options: sharding_strategy and zero_stage."""
 
 
 class Communicator(Struct, frozen=True):
@@ -133,7 +154,7 @@ def pairs_bytes(group: Communicator, peers: int, capability: str) -> int:
     return total
 
 
-def communicators(run: Run) -> dict[str, Communicator]:
+def communicators(run: JoinedRanks) -> dict[str, Communicator]:
     """The communicator of each mesh axis with several ranks, innermost first: consecutive ranks are
     on one node.
 
@@ -148,7 +169,7 @@ def communicators(run: Run) -> dict[str, Communicator]:
     return axes
 
 
-def communicators_bytes(run: Run) -> int:
+def communicators_bytes(run: JoinedRanks) -> int:
     """Bytes of all communicators of a rank.
 
     Hybrid sharding has two mesh axes, and ZeRO 3 has torch's default group and a copy of it
@@ -168,7 +189,7 @@ def communicators_bytes(run: Run) -> int:
     return total
 
 
-def nccl(run: Run, *, streams: bool) -> Iterator[NamedBytes]:
+def nccl(run: JoinedRanks, *, streams: bool) -> Iterator[NamedBytes]:
     """NCCL's part of what is outside torch: (name, bytes, source).
 
     `streams`: torch's pools of CUDA streams are counted elsewhere.

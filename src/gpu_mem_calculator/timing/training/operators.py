@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...ledger.num import Num, ceil_div, larger, smaller
+from ...ledger.remember import remembered
 from ...models.arch.adapters import adapted_linears
 from ...models.arch.arch import Arch, Layer
 from ...models.arch.blocks import Attention, LatentAttention, Linear, Mlp, Moe
@@ -72,6 +73,7 @@ class EqualLayers(Struct, frozen=True):
         return self.before[-1]
 
 
+@remembered(32)
 def layer_kinds(arch: Arch) -> tuple[EqualLayers, ...]:
     """The distinct layers of a model."""
     windows = arch.windows or (None,) * len(arch.layers)

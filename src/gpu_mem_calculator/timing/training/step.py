@@ -1,5 +1,8 @@
 """How long a training step takes on the slowest rank, and how far a measured one may be from that.
 
+What a rank's layers take is remembered by what it depends on, so that runs which differ in other
+things share it: in their optimizer, in what data-parallel ranks shard, in their pipeline.
+
 80 % of measured steps should lie between `low` and `high`. Their factors come from measured steps
 over their estimates (docs/timing.md): at least the range of the middle 90 % of one half of the
 rows, with the same weight for every source, because an unseen run is of a new source. One step of
@@ -8,14 +11,18 @@ experts on layers of Megatron's own, three times its estimate, is left out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
-from ...ledger.num import larger, smaller
+from ...ledger.mesh import Mesh
+from ...ledger.num import Num, larger, smaller
+from ...ledger.remember import Same, remembered
 from ...models.arch.blocks import Moe
-from ...run.run import Run
+from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...training.engines import engine_row
+from ...training.losses import DEFAULT as OWN_LOSS
 from ..curves.machine import Machine
 from .communication import LayerCollectives, end_collectives, layer_collectives, sent_seconds
 from .compute import (
@@ -67,6 +74,146 @@ def interval_factors(run: Run, engine: str) -> tuple[float, float]:
     return FACTORS[interval_class(run, engine)]
 
 
+# Fields of a run on which no kernel of a layer and no collective inside it depends, and options of
+# engines; the mesh's dp and pp are others.
+UNREAD: dict[str, Any] = {
+    "micro_batches": 1,
+    "optimizer": DEFAULT_OPTIMIZER,
+    "implementation": "",
+    "embedding_states_32bit": False,
+    "clipping": True,
+    "evaluation": None,
+    "saving": False,
+    "zero_grad": "after_step",
+    "recompute_quarters": 4,
+    "stage": 0,
+    "virtual_stages": 1,
+    "stage_counts": (),
+    "ends_counted": (0, 0),
+    "micro_batch_group": 0,
+    "unrolled": False,
+    "num_nodes": 1,
+    "stored": (),
+    "stored_form": "",
+    "rollout": None,
+    "draft": None,
+}
+UNREAD_OPTIONS = frozenset(
+    (
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+        "cpu_offload",
+        "distributed_optimizer",
+        "offload_optimizer",
+        "offload_param",
+        "overlap_grad_reduce",
+        "overlap_param_gather",
+        "sharding_strategy",
+    )
+)
+
+
+class RankSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of one rank for one micro-batch.
+
+    - blocks, moves: kernels and collectives of one layer of each kind
+    - embedding, head: their kernels; ends: their collectives
+    """
+
+    blocks: tuple[BlockSeconds, ...]
+    moves: tuple[LayerCollectives, ...]
+    embedding: BlockSeconds
+    head: BlockSeconds
+    ends: tuple[Seconds, Seconds]
+
+
+def rank_seconds(run: Run, engine: str, machine: Machine) -> RankSeconds:
+    """The seconds of a rank: floats for one run, arrays for a run with arrays of sizes."""
+    bare, places = distinct_ranks(as_timed(run))
+    of_layers = _layers(replace(bare, loss=OWN_LOSS), engine, Same(machine))
+    blocks, moves, embedding, ends = of_layers
+    head = _head(bare, engine, Same(machine))
+    if places is not None:
+        blocks, moves, embedding, ends, head = _spread(
+            (blocks, moves, embedding, ends, head), places
+        )
+    return RankSeconds(blocks=blocks, moves=moves, embedding=embedding, head=head, ends=ends)
+
+
+def as_timed(run: Run) -> Run:
+    """The run without what none of its layers' kernels and collectives depends on."""
+    options = {key: value for key, value in run.options.items() if key not in UNREAD_OPTIONS}
+    if options.get("zero_stage") != 3:  # which has a linear layer of its own
+        options.pop("zero_stage", None)
+    mesh, rule = replace(run.mesh, dp=1, pp=1), replace(run.rule, first_layers=None)
+    return replace(run, **UNREAD, mesh=mesh, rule=rule, options=options)
+
+
+def distinct_ranks(run: Run) -> tuple[Run, Any]:
+    """A run with each of its ranks that differ once, and the place of every rank among them; the
+    run itself and None where its sizes are no arrays.
+    """
+    mesh = run.mesh
+    sizes: tuple[Num, ...] = (run.batch, run.seq, mesh.tp, mesh.cp, mesh.ep)
+    if not any(hasattr(size, "astype") for size in sizes):
+        return run, None
+    columns, places = _distinct(*sizes)
+    batch, seq, tp, cp, ep = columns
+    return replace(run, batch=batch, seq=seq, mesh=Mesh(tp=tp, cp=cp, ep=ep)), places
+
+
+@remembered(32)
+def _distinct(*sizes: Num) -> tuple[tuple[Any, ...], Any]:
+    """The distinct rows of some sizes, an int where a column has one value, and each one's row."""
+    import numpy as np
+
+    grid = np.stack(np.broadcast_arrays(*map(np.asarray, sizes)), axis=-1)
+    rows, places = np.unique(grid.reshape(-1, len(sizes)), axis=0, return_inverse=True)
+    columns = tuple(
+        column if hasattr(size, "astype") else size
+        for size, column in zip(sizes, np.ascontiguousarray(rows.T), strict=True)
+    )
+    return columns, places.reshape(grid.shape[:-1])
+
+
+Spread = TypeVar("Spread")
+
+
+def _spread(value: Spread, places: Any) -> Spread:
+    """Seconds with those of each distinct rank at all its places."""
+    spread: Any = value
+    if isinstance(value, tuple):
+        spread = tuple(_spread(one, places) for one in value)
+    elif isinstance(value, Struct):
+        fields = zip(value.__struct_fields__, astuple(value), strict=True)
+        spread = replace(value, **{name: _spread(one, places) for name, one in fields})
+    elif getattr(value, "ndim", 0):
+        spread = spread[places]
+    return cast(Spread, spread)
+
+
+@remembered(64)
+def _layers(
+    run: Run, engine: str, machine: Same[Machine]
+) -> tuple[
+    tuple[BlockSeconds, ...], tuple[LayerCollectives, ...], BlockSeconds, tuple[Seconds, Seconds]
+]:
+    """Kernels and collectives of a layer of each kind, and those of the ends but the head's."""
+    of, kinds = machine.value, layer_kinds(run.arch)
+    blocks = tuple(layer_seconds(run, engine, of, kind) for kind in kinds)
+    moves = tuple(
+        layer_collectives(run, engine, of, kind, block)
+        for kind, block in zip(kinds, blocks, strict=True)
+    )
+    return blocks, moves, embedding_seconds(run, engine, of), end_collectives(run, engine, of)
+
+
+@remembered(64)
+def _head(run: Run, engine: str, machine: Same[Machine]) -> BlockSeconds:
+    """Kernels of the head, which a loss is part of."""
+    return head_seconds(run, engine, machine.value)
+
+
 class StageSeconds(Struct, frozen=True, kw_only=True):
     """Seconds of one micro-batch on the slowest stage, and on all stages together (`every`).
 
@@ -88,9 +235,7 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     """The seconds of one step: floats for one run, arrays for a run with arrays of sizes."""
     kinds = layer_kinds(run.arch)
     where = stages(run, kinds)
-    blocks = tuple(layer_seconds(run, engine, machine, kind) for kind in kinds)
-    ends = embedding_seconds(run, engine, machine), head_seconds(run, engine, machine)
-    stage, once, passes = _stage(run, engine, machine, kinds, where, blocks, ends)
+    stage, once, passes = _stage(run, engine, kinds, where, rank_seconds(run, engine, machine))
     owned = rank_parameters(run, engine, kinds, where.first)
     sync = synchronization(run, engine, machine, owned)
     each, at_end = exposed_seconds(run, engine, sync, passes)
@@ -122,13 +267,7 @@ def _step(run: Run, engine: str, **parts: Seconds) -> StepSeconds:
 
 
 def _stage(
-    run: Run,
-    engine: str,
-    machine: Machine,
-    kinds: tuple[EqualLayers, ...],
-    where: Stages,
-    blocks: tuple[BlockSeconds, ...],
-    ends: tuple[BlockSeconds, BlockSeconds],
+    run: Run, engine: str, kinds: tuple[EqualLayers, ...], where: Stages, rank: RankSeconds
 ) -> tuple[StageSeconds, Seconds, Passes]:
     """One micro-batch on the slowest stage; the host's seconds once a step; and the passes under
     which gradients and weights move.
@@ -137,14 +276,11 @@ def _stage(
     launch them: what it loses in forward it does not get back in backward.
     """
     share = recomputed_share(run)
-    moves = tuple(
-        layer_collectives(run, engine, machine, kind, block)
-        for kind, block in zip(kinds, blocks, strict=True)
-    )
+    blocks, moves, ends = rank.blocks, rank.moves, (rank.embedding, rank.head)
     kernels = tuple(b.forward + b.backward + b.recompute * share for b in blocks)
     passes = tuple(_both_passes(b, m, share) for b, m in zip(blocks, moves, strict=True))
     layers = tuple(forward + backward for forward, backward in passes)
-    first, last = end_collectives(run, engine, machine)
+    first, last = rank.ends
     embedding, head = (block.total for block in ends)
     computed = slowest(run, where, kernels, embedding, head)
     moved = slowest(run, where, layers, embedding + first, head + last)

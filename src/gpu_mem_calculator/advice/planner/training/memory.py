@@ -4,60 +4,100 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.mesh import Mesh
 from ....ledger.num import Num, larger
+from ....ledger.remember import remembered
+from ....run.cuda.nccl import nccl
 from ....run.run import Run
 from ....runfile.resolve.resolved_run import ResolvedRun
+from ....training.engines import engine_row
 from ....training.step.layer_groups import equal_layers
 
 
-def stage_axis(run: Run) -> Any:
-    """The pipeline stages of which one is the busiest, on an array dimension before all others.
+def busiest_stages(run: Run, engine: str) -> list[Any]:
+    """The pipeline stages of which one is the busiest: in one array, on a dimension before that of
+    the sizes, or one after the other where the engine's ledger takes one at a time.
 
-    Where all layers are equal, the stages between the first and the last one differ only in the
-    micro-batches in flight, of which the second stage has most.
+    Where all layers are equal and stages share them equally, the stages between the first and the
+    last one differ only in the micro-batches in flight, of which the second stage has most.
     """
     import numpy as np
 
     pp: Any = run.mesh.pp
-    if isinstance(pp, int):
-        return 0 if pp == 1 else np.arange(pp).reshape(-1, 1, 1)
-    if equal_layers(run):
-        return np.concatenate([0 * pp, np.minimum(1, pp - 1), pp - 1])
-    return np.minimum(np.arange(int(pp.max())).reshape(-1, 1, 1), pp - 1)
+    row, equal = engine_row(engine), equal_layers(run)
+    if isinstance(pp, int) and pp == 1:
+        return [0]
+    if row.apart or not (row.array_sizes or equal):
+        return sorted({0, 1, pp - 1}) if row.apart and equal else list(range(pp))
+    if row.equal_stages and equal:
+        return [np.stack(np.broadcast_arrays(0, np.minimum(1, pp - 1), pp - 1)).reshape(3, -1)]
+    return [np.minimum(np.arange(np.max(pp)).reshape(-1, 1), pp - 1)]
 
 
 def peak_bytes(resolved: ResolvedRun, run: Run) -> Any:
     """The highest instant of the busiest stage, start-up included, of each set-up in `run`."""
-    import numpy as np
+    engine, highest = resolved.engine, 0
+    for stage in busiest_stages(run, engine.name):
+        staged = replace(run, stage=stage)
+        ledgers = engine.ledgers(staged) if engine.ledgers is not None else [engine.ledger(staged)]
+        for ledger in ledgers:
+            peak: Any = ledger.peak()
+            highest = larger(highest, peak.max(axis=0) if getattr(peak, "ndim", 1) == 2 else peak)
+    return highest
 
-    run = replace(run, stage=stage_axis(run))
-    engine = resolved.engine
-    ledgers = engine.ledgers(run) if engine.ledgers is not None else [engine.ledger(run)]
-    highest: Num = 0
-    for ledger in ledgers:
-        highest = larger(highest, ledger.peak())
-    array = np.asarray(highest)
-    return array.max(axis=0, keepdims=True) if array.ndim == 3 else array
+
+class JoinedMesh(Struct, frozen=True):
+    """A mesh with what else decides its communicators."""
+
+    mesh: Mesh
+    gpus_per_node: int
+    compute_capability: str
+    options: dict[str, Any]
 
 
 def outside_bytes(resolved: ResolvedRun, run: Run) -> Any:
-    """What CUDA and NCCL take outside torch, of each set-up in `run`; once for each mesh."""
+    """What CUDA and NCCL take outside torch, of each set-up in `run`."""
+    if run.options.get("tp_comm_overlap"):  # buffers that grow with the micro-batch
+        return _of_each(run.mesh, run.batch, lambda mesh, batch: _alone(resolved, mesh, batch))
+    keys = (run.options.get("sharding_strategy"), run.options.get("zero_stage"))
+    streams = resolved.engine.side_streams(run)
+    joined = _nccl_bytes(run.mesh, run.gpus_per_node, run.compute_capability, *keys, streams)
+    return _alone(resolved, Mesh(), resolved.run.batch) + joined
+
+
+@remembered(64)
+def _nccl_bytes(
+    mesh: Mesh, gpus: int, capability: str, strategy: Any, zero_stage: Any, streams: bool
+) -> Any:
+    options = {"sharding_strategy": strategy, "zero_stage": zero_stage}
+
+    def of_one(one: Mesh, batch: int) -> int:
+        parts = nccl(JoinedMesh(one, gpus, capability, options), streams=streams)
+        return sum(size for _, size, _ in parts)
+
+    return _of_each(mesh, 1, of_one)
+
+
+def _of_each(mesh: Mesh, batch: Num, bytes_of: Any) -> Any:
+    """The bytes of each mesh and micro-batch, each different one asked once."""
     import numpy as np
 
-    mesh: Any = run.mesh
-    grid = np.broadcast_arrays(mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep)
-    rows = np.stack([axis.ravel() for axis in grid], axis=1)
-    meshes, places = np.unique(rows, axis=0, return_inverse=True)
-    sizes = [_mesh_bytes(resolved, *map(int, one)) for one in meshes]
-    return np.array(sizes, dtype="int64")[places].reshape(grid[0].shape)
+    axes: Any = (mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep, batch)
+    grid = np.broadcast_arrays(*axes)
+    every = np.stack(grid, axis=-1).reshape(-1, len(grid))
+    rows, places = np.unique(every, axis=0, return_inverse=True)
+    sizes = []
+    for dp, tp, pp, cp, ep, size in rows.tolist():
+        sizes.append(bytes_of(Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep), size))
+    return np.array(sizes, dtype="int64")[places.reshape(-1)]
 
 
-def _mesh_bytes(resolved: ResolvedRun, dp: int, tp: int, pp: int, cp: int, ep: int) -> int:
-    mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep)
-    alone = replace(resolved, run=replace(resolved.run, mesh=mesh))
+def _alone(resolved: ResolvedRun, mesh: Mesh, batch: Num) -> int:
+    """Bytes outside torch of one set-up."""
+    alone = replace(resolved, run=replace(resolved.run, mesh=mesh, batch=batch))
     return sum(size for _, size, _ in alone.outside_torch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from ....estimates.machine import machine_of
 from ....estimates.margin import margin_of
-from ....run.run import Run
+from ....ledger.remember import remembered
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....timing.training.step import step_seconds
 from ....training.engines import engine_row
 from ....training.rules import problems
-from .axes import PIPE, RANK
-from .memory import highest_stage, outside_bytes, peak_bytes
+from ....training.step.layer_groups import equal_layers
+from .axes import BATCH, CHUNKS, CP, EP, MOST_PP, PIPE, PP, RANK, TP
+from .memory import outside_bytes, peak_bytes
 from .structures import Structure, makes_up, size_settings, with_sizes
 
 BINS = 50  # steps of the card's memory, of each of which the fastest set-up is kept
@@ -51,9 +52,10 @@ class Found(Struct, kw_only=True):
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
-    """Arrays over a structure's pipes and ranks."""
+    """Arrays over a structure's valid set-ups, by their indices into its pipes and ranks."""
 
-    valid: Any
+    pipes: Any
+    ranks: Any
     allocated: Any
     total: Any
     seconds: Any
@@ -66,113 +68,123 @@ def search(
 ) -> Found:
     """Evaluate every set-up of some structures; `progress` gets how many are done."""
     found, begin = Found(), time.perf_counter()
-    outside: dict[Any, Any] = {}
     for done, structure in enumerate(structures, 1):
-        collect(found, structure, evaluate(structure, global_batch, outside))
+        collect(found, structure, evaluate(structure, global_batch))
         if progress is not None:
             progress(done)
     found.seconds = time.perf_counter() - begin
     return found
 
 
-def grid_run(structure: Structure, global_batch: int) -> Run:
-    """The structure's run with all its sizes as arrays: a dimension for stages, one for pipes, one
-    for ranks.
+class SizeGrid(Struct, frozen=True):
+    """Set-ups of a structure whose ledger is one for arrays: their indices into its pipes and
+    ranks, and their sizes.
+    """
+
+    pipes: Any
+    ranks: Any
+    sizes: dict[str, Any]
+    dp: Any
+    micro_batches: Any
+
+    def part(self, chosen: Any) -> SizeGrid:
+        """Some of the set-ups."""
+        sizes = {axis: _of_part(size, chosen) for axis, size in self.sizes.items()}
+        dp, many = (_of_part(size, chosen) for size in (self.dp, self.micro_batches))
+        return SizeGrid(self.pipes[chosen], self.ranks[chosen], sizes, dp, many)
+
+
+def _of_part(size: Any, chosen: Any) -> Any:
+    """The sizes of some set-ups: an int where they are equal."""
+    if isinstance(size, int):
+        return size
+    part = size[chosen]
+    return int(part[0]) if len(part) and (part == part[0]).all() else part
+
+
+def valid_grid(structure: Structure, global_batch: int) -> SizeGrid:
+    """The set-ups that make up the GPUs and the batch, whose interleaved micro-batches are a
+    multiple of the stages, and whose experts are shared by data-parallel ranks.
+    """
+    rows = structure.pipes, structure.ranks, tuple(structure.derived.items())
+    return _valid_grid(*rows, structure.resolved.hardware.num_gpus, global_batch)
+
+
+@remembered(16, always=True)
+def _valid_grid(
+    pipes: tuple[tuple[int, ...], ...],
+    ranks: tuple[tuple[int, ...], ...],
+    derived: tuple[tuple[str, tuple[int, ...]], ...],
+    num_gpus: int,
+    global_batch: int,
+) -> SizeGrid:
+    import numpy as np
+
+    of_pipe, of_rank = np.array(pipes, dtype="int64"), np.array(ranks, dtype="int64")
+    pipe, rank = (index.ravel() for index in np.indices((len(pipes), len(ranks))))
+    sizes: dict[str, Any] = dict(zip(PIPE, of_pipe[pipe].T, strict=True))
+    sizes |= dict(zip(RANK, of_rank[rank].T, strict=True))
+    together = sizes[TP] * sizes[PP] * sizes[CP]
+    dp = np.maximum(num_gpus // together, 1)
+    many = np.maximum(global_batch // (dp * sizes[BATCH]), 1)
+    valid = (dp * together == num_gpus) & (many * dp * sizes[BATCH] == global_batch)
+    valid &= (sizes[CHUNKS] == 1) | (many % sizes[PP] == 0)
+    valid &= dp * sizes[CP] % sizes[EP] == 0
+    for name, allowed in derived:
+        valid &= np.isin({"dp": dp, "micro_batches": many}[name], allowed)
+    return SizeGrid(pipe, rank, sizes, dp, many).part(np.flatnonzero(valid))
+
+
+def accepted_grids(structure: Structure, global_batch: int) -> Iterator[SizeGrid]:
+    """The valid set-ups that the engine's rules accept, in parts that its ledger takes at once.
+
+    Sizes that are taken apart are each in a part of their own; without a pipeline a structure is
+    another one. Layers of several kinds are on stages that differ.
     """
     import numpy as np
 
-    sizes: dict[str, Any] = {}
-    for axes, rows, shape in (
-        (PIPE, structure.pipes, (1, -1, 1)),
-        (RANK, structure.ranks, (1, 1, -1)),
-    ):
-        for axis, column in zip(axes, np.array(rows, dtype="int64").T, strict=True):
-            same = bool((column == column[0]).all())
-            sizes[axis] = int(column[0]) if same else column.reshape(shape)
-    num_gpus = structure.resolved.hardware.num_gpus
-    dp = np.maximum(num_gpus // (sizes["tp"] * sizes["pp"] * sizes["cp"]), 1)
-    micro_batches = np.maximum(global_batch // (dp * sizes["batch"]), 1)
-    return with_sizes(structure.resolved.run, sizes, dp, micro_batches)
+    grid, row = valid_grid(structure, global_batch), engine_row(structure.engine)
+    if row.array_sizes or not len(grid.pipes):
+        yield from [grid] if len(grid.pipes) else []
+        return
+    accepted = [
+        at_sizes(structure, structure.sizes(pipe, rank), global_batch) is not None
+        for pipe, rank in zip(grid.pipes.tolist(), grid.ranks.tolist(), strict=True)
+    ]
+    alone = row.apart or ({PP} if not equal_layers(structure.resolved.run) else set())
+    pp = grid.sizes[PP] if PP in alone else np.minimum(grid.sizes[PP], 2)
+    tp = grid.sizes[TP] if TP in alone else 1
+    kinds = np.broadcast_to(pp * (MOST_PP + 1) + tp, len(grid.pipes))
+    for kind in np.unique(kinds):
+        chosen = np.flatnonzero((kinds == kind) & accepted)
+        if len(chosen):
+            yield grid if len(chosen) == len(kinds) else grid.part(chosen)
 
 
-def valid_sizes(structure: Structure, run: Run, global_batch: int) -> Any:
-    """Which pipes and ranks go together: they make up the GPUs and the batch, interleaved
-    micro-batches are a multiple of the stages, and experts are shared by data-parallel ranks.
-    """
+def evaluate(structure: Structure, global_batch: int) -> Evaluated:
+    """Memory and time of every valid set-up of a structure."""
     import numpy as np
 
-    mesh: Any = run.mesh
-    batches: Any = run.micro_batches
-    num_gpus = structure.resolved.hardware.num_gpus
-    whole = mesh.dp * mesh.tp * mesh.pp * mesh.cp == num_gpus
-    step = batches * mesh.dp * run.batch == global_batch
-    interleaved = (run.virtual_stages == 1) | (batches % mesh.pp == 0)
-    valid: Any = whole & step & interleaved & (mesh.dp * mesh.cp % mesh.ep == 0)
-    for size, values in (("dp", mesh.dp), ("micro_batches", batches)):
-        if size in structure.derived:
-            valid = valid & np.isin(values, structure.derived[size])
-    return valid
-
-
-def evaluate(structure: Structure, global_batch: int, outside: dict[Any, Any]) -> Evaluated:
-    """Validity, memory and time of every set-up of a structure."""
-    if not engine_row(structure.engine).array_sizes:
-        return one_by_one(structure, global_batch)
-    import numpy as np
-
-    resolved, run = structure.resolved, grid_run(structure, global_batch)
-    key = (structure.pipes, structure.ranks)
-    if key not in outside:
-        outside[key] = outside_bytes(resolved, run)
-    allocated = peak_bytes(resolved, run)
-    seconds = step_seconds(run, structure.engine, machine_of(resolved.hardware)).estimate
-    arrays = {
-        "valid": valid_sizes(structure, run, global_batch),
-        "allocated": allocated,
-        "total": allocated + (allocated * _share(structure)).astype("int64") + outside[key],
-        "seconds": seconds,
-    }
-    shape = (1, len(structure.pipes), len(structure.ranks))
-    return Evaluated(**{name: np.broadcast_to(a, shape)[0] for name, a in arrays.items()})
-
-
-def one_by_one(structure: Structure, global_batch: int) -> Evaluated:
-    """The same for an engine whose ledger takes one mesh at a time: a set-up after the other.
-
-    Where a micro-batch does not fit, a larger one on the same mesh does not either; it is given the
-    memory of the smaller one.
-    """
-    import numpy as np
-
-    shape = (len(structure.pipes), len(structure.ranks))
-    valid = np.zeros(shape, dtype=bool)
-    allocated, total = np.zeros(shape, dtype="int64"), np.zeros(shape, dtype="int64")
-    seconds = np.full(shape, np.inf)
-    machine, has = machine_of(structure.resolved.hardware), structure.resolved.hardware.memory_bytes
-    too_large: dict[tuple[int, ...], int] = {}
-    for index in np.ndindex(shape):
-        sizes = structure.sizes(*index)
-        resolved = at_sizes(structure, sizes, global_batch)
-        if resolved is None:
-            continue
-        mesh = (index[0], *structure.ranks[index[1]][:-1])
-        peak = too_large[mesh] if mesh in too_large else highest_stage(resolved)
-        valid[index], allocated[index] = True, peak
-        total[index] = peak + int(peak * _share(structure)) + _outside(resolved)
-        if total[index] > has:
-            too_large[mesh] = peak
-        else:
-            seconds[index] = step_seconds(resolved.run, structure.engine, machine).estimate
-    return Evaluated(valid=valid, allocated=allocated, total=total, seconds=seconds)
+    resolved, machine = structure.resolved, machine_of(structure.resolved.hardware)
+    parts = []
+    for grid in accepted_grids(structure, global_batch):
+        run = with_sizes(resolved.run, grid.sizes, grid.dp, grid.micro_batches)
+        allocated = peak_bytes(resolved, run)
+        more = np.int64(allocated * _share(structure)) + outside_bytes(resolved, run)
+        seconds = step_seconds(run, structure.engine, machine).estimate
+        arrays = (grid.pipes, grid.ranks, allocated, allocated + more, seconds)
+        parts.append([np.broadcast_to(array, len(grid.pipes)) for array in arrays])
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    if len(parts) > 1:  # as they are in the structure's lists
+        order = np.lexsort((columns[1], columns[0]))
+        columns = [column[order] for column in columns]
+    names = Evaluated.__struct_fields__
+    return Evaluated(**dict(zip(names, columns or [np.zeros(0)] * len(names), strict=True)))
 
 
 def _share(structure: Structure) -> float:
     """The margin as a share of the bytes that a run needs."""
     return margin_of(structure.resolved.run, structure.engine).share
-
-
-def _outside(resolved: ResolvedRun) -> int:
-    return sum(size for _, size, _ in resolved.outside_torch)
 
 
 def at_sizes(
@@ -197,19 +209,17 @@ def collect(found: Found, structure: Structure, arrays: Evaluated) -> None:
     import numpy as np
 
     has = structure.resolved.hardware.memory_bytes
-    fits = arrays.valid & (arrays.total <= has)
-    found.set_ups += int(arrays.valid.sum())
-    found.feasible += int(fits.sum())
-    if arrays.valid.any():
-        least = np.argmin(np.where(arrays.valid, arrays.total, np.iinfo("int64").max))
-        smallest = _set_up(structure, arrays, int(least))
+    places = np.flatnonzero(arrays.total <= has)
+    found.set_ups += len(arrays.total)
+    found.feasible += len(places)
+    if len(arrays.total):
+        smallest = _set_up(structure, arrays, int(np.argmin(arrays.total)))
         if found.smallest is None or smallest.total_bytes < found.smallest.total_bytes:
             found.smallest = smallest
-    places = np.flatnonzero(fits)
     if not len(places):
         return
-    order = places[np.argsort(arrays.seconds.ravel()[places], kind="stable")]
-    bins = arrays.total.ravel()[order] * BINS // has
+    order = places[np.argsort(arrays.seconds[places], kind="stable")]
+    bins = arrays.total[order] * BINS // has
     _, first = np.unique(bins, return_index=True)
     wanted = dict.fromkeys([*order[:KEPT].tolist(), *order[np.sort(first)].tolist()])
     found.kept += [_set_up(structure, arrays, place) for place in wanted]
@@ -217,11 +227,10 @@ def collect(found: Found, structure: Structure, arrays: Evaluated) -> None:
 
 def _set_up(structure: Structure, arrays: Evaluated, place: int) -> SetUp:
     """The set-up at one place of a structure's arrays."""
-    pipe, rank = divmod(place, len(structure.ranks))
     return SetUp(
         structure=structure,
-        sizes=structure.sizes(pipe, rank),
-        allocated_bytes=int(arrays.allocated[pipe, rank]),
-        total_bytes=int(arrays.total[pipe, rank]),
-        seconds=float(arrays.seconds[pipe, rank]),
+        sizes=structure.sizes(int(arrays.pipes[place]), int(arrays.ranks[place])),
+        allocated_bytes=int(arrays.allocated[place]),
+        total_bytes=int(arrays.total[place]),
+        seconds=float(arrays.seconds[place]),
     )

@@ -22,6 +22,7 @@ ROW = EngineRow(
     layers=MEGATRON_2,
     ranks=ZERO,
     precision=MEGATRON.precision,
+    apart=frozenset({"tp", "pp"}),
     runtimes=MEGATRON.runtimes,
     interval="Megatron-DeepSpeed",
 )
