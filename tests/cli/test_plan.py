@@ -28,6 +28,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     questions = Asked()
 
     def plan(*words: Any, **options: Any) -> Plans:
+        shown = {name: options.pop(name) for name in ("progress", "found") if name in options}
+        assert all(map(callable, shown.values()))
         questions.append({"model": words[0] if words else None, **options})
         return questions.answer
 
@@ -53,7 +55,6 @@ def test_options_become_a_question(command: Command, asked: Asked) -> None:
             "tokens": 10**12,
             "top": 10,
             "goal": "fastest",
-            "progress": None,
             "fix": {"hardware.num_nodes": 8, "training.optimizer": "adamw", "tp": 8},
             "vary": {"checkpointing": ["none", "full"], "zero": [1, 2]},
         }

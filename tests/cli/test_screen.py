@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -26,6 +27,24 @@ import time
 from gpu_mem_calculator.advice.training import answers
 from gpu_mem_calculator.cli.main import main
 answers.longest_length = lambda estimate: time.sleep(60)
+main()
+"""
+PLAN = ("plan", "qwen2.5-0.5b", "--gpu", "4090", "--gpus", "2", "--engine", "fsdp")
+PLAN = (*PLAN, "--seq-len", "1024", "--global-batch", "16", "--fix", "training.loss=full")
+PLAN = (*PLAN, "--fix", "engine.cpu_offload=false", "--fix", "training.batch_size=1")
+THIRD_IS_SLOW = """
+import sys
+import time
+from gpu_mem_calculator.advice.planner.training import trials
+from gpu_mem_calculator.cli.main import main
+tried_run, runs = trials.tried_run, []
+def tried(*given):
+    runs.append(given)
+    if len(runs) > SLOW:
+        print("\\nSLOW", file=sys.stderr, flush=True)
+        time.sleep(60)
+    return tried_run(*given)
+trials.tried_run = tried
 main()
 """
 CODE = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])")
@@ -178,3 +197,66 @@ def test_an_interrupt_keeps_what_is_there() -> None:
     assert process.returncode == -signal.SIGINT  # a shell says 130
     assert ended == last.rpartition("\n")[0] + "\n"
     assert ended.startswith("does not fit: ")
+
+
+def interrupted_plan(*words: str, after: int = 2) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a plan that is interrupted after some set-ups."""
+    program = (sys.executable, "-c", THIRD_IS_SLOW.replace("> SLOW", f"> {after}"))
+    process = subprocess.Popen(
+        [*program, *PLAN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert [process.stderr.readline() for _ in range(2)] == ["\n", "SLOW\n"]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_an_interrupted_plan_shows_the_plans_so_far() -> None:
+    """They are as in the whole answer, the list says that it is not complete, and so does stderr;
+    all of it in data, too.
+    """
+    code, out, err = interrupted_plan()
+    assert (code, err) == (130, "gpu-mem-calc: interrupted; these are the plans so far\n")
+    assert out.count("FSDP2") >= 2
+    assert "limit: the search was interrupted: the list and its front are not complete" in out
+    code, out, _ = interrupted_plan("--format", "json")
+    whole = json.loads(piped((*PLAN, "--format", "json")))
+    found = json.loads(out)
+    assert code == 130
+    assert len(found["plans"]) == 2
+    assert [one["run"] for one in found["plans"]] == [one["run"] for one in whole["plans"][:2]]
+    assert any("interrupted" in one for one in found["limits"])
+    assert not any("interrupted" in one for one in whole["limits"])
+
+
+def test_a_plan_that_is_interrupted_before_it_has_any_says_so() -> None:
+    """One sentence, and nothing else."""
+    sentence = "gpu-mem-calc: interrupted before a set-up was found\n"
+    assert interrupted_plan(after=0) == (130, "", sentence)
+
+
+def test_the_first_plan_is_on_the_terminal_while_others_are_replayed() -> None:
+    """Above a bar with the phase, what is done and the best seconds; Ctrl-C keeps it."""
+    program = (sys.executable, "-c", THIRD_IS_SLOW.replace("> SLOW", "> 2"))
+    with on_terminal(PLAN, program, rows=60) as (process, shown):
+        last = next(text for text in shown if text.endswith("SLOW\n"))
+        process.send_signal(signal.SIGINT)
+        *_, ended = shown
+    assert process.returncode == 130
+    first = last.splitlines()
+    assert first[0].startswith("qwen2.5-0.5b on 2 ×")
+    assert any(one.startswith("FSDP2") for one in first)
+    assert re.search(r"replaying, 2 of 20, best step [\d.]+ s", last)
+    assert ended.startswith("\n".join(first[:3]))
+    assert "limit: the search was interrupted" in ended
+    assert "Traceback" not in ended
+
+
+def test_a_plan_on_a_terminal_ends_with_the_text_of_a_pipe() -> None:
+    """Nothing of the bar is left."""
+    with on_terminal(PLAN, rows=60) as (process, shown):
+        screens = list(shown)
+    assert process.returncode == 0
+    assert screens[-1] == piped(PLAN)
+    assert any("searching, " in text for text in screens)

@@ -44,7 +44,8 @@ LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run fo
 LISTS = ("presets", "gpus")  # verbs that list rows of the catalogue, without msgspec
 EXIT_CODES = """\
 exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input; 3 cannot
-tell (check, --check); 70 a fault of gpu-mem-calc; 74 output cannot be written."""
+tell (check, --check); 70 a fault of gpu-mem-calc; 74 output cannot be written;
+130 interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = sys.argv[1:]
     open_streams()
-    if words and OTHER_WORDS.get(words[0], words[0]) not in LASTING:
-        die_on_interrupt()
+    if words and OTHER_WORDS.get(words[0], words[0]) not in LASTING[1:]:
+        die_on_interrupt()  # while plan searches, it shows what it has found
     code = _exit_code(words)
     if "threading" not in sys.modules:
         import os

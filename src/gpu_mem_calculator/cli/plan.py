@@ -5,23 +5,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..advice.planner.answers.plans import PlansSoFar
 from ..advice.planner.answers.question import FASTEST, GOALS
-from ..advice.planner.asking.ask import Progress, plan, with_files
+from ..advice.planner.asking.ask import plan, with_files
 from ..report.terminal import takes_escapes
 from ..runfile.text.counts import parameter_count
 from ..runfile.text.errors import InputError, print_to_stderr
 from .export import check_export, write_export
-from .output import screen_width, show, write
+from .output import screen_width, write
 from .parser import option_name
+from .screen import Screen
 from .training_options import GPUS_PER_NODE, REPLACED
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from ..advice.planner.answers.plans import Plans
+    from ..report.progress_bar import ProgressBar
 
 SOUGHT = [name for name in GOALS if name != FASTEST]
 # Options of a question, by the names that they have in `plan`, too.
@@ -30,41 +37,63 @@ ASKED = (
     *("serve", "users", "context", "new_tokens"),
 )
 HARDWARE = {"gpu_mem": "hardware.gpu_memory_gb", "nodes": "hardware.num_nodes"}
+INTERRUPTED = 130  # the exit code, as a shell has it
+SETTLED = 1.0  # seconds of a phase after which the time left is estimated
 RUNS = "plans"  # the folder that is proposed for --save-runs
 TARGETS = ("latency", "first_token", "throughput")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, and show the plans."""
+    """Plan, and show the plans; after Ctrl-C those that were found before it."""
     if args.export:
         check_export(args)
     if args.save_runs:
         make_folder(args.save_runs)
     total = None if args.tokens is None else parameter_count(args.tokens, "--tokens")
-    plans = candidate_plans(args, total) if args.candidates else asked_plans(args, total)
-    if args.save_runs:
-        save_runs(plans, args.save_runs)
+    shows = show_plans(args)
+    code = 0
+    with Screen(args.output, grows=args.format == "table" and not args.export) as screen:
+        try:
+            if args.candidates:
+                plans = candidate_plans(args, total)
+            else:
+                plans = asked_plans(args, total, screen)
+        except PlansSoFar as interrupted:
+            plans, code = interrupted.plans, INTERRUPTED
+        except KeyboardInterrupt:
+            print_to_stderr("interrupted before a set-up was found")
+            return INTERRUPTED
+        if args.save_runs:
+            save_runs(plans, args.save_runs)
+        shows(plans, screen)
+    if code:
+        print_to_stderr("interrupted; these are the plans so far")
+    return code
+
+
+def show_plans(args: argparse.Namespace) -> Callable[[Plans, Screen], None]:
+    """What shows the plans as the options ask, loaded before the search."""
     if args.export:
-        return export_best(args, plans)
+        return lambda plans, screen: export_best(args, plans)
     if args.format == "table":
         from ..report.plan.text import plan_lines
 
-        show(
-            plan_lines(plans, next_words(args) if plans.plans else [], screen_width(args.output)),
-            args.output,
+        width = screen_width(args.output)
+        return lambda plans, screen: screen.finish(
+            plan_lines(plans, next_words(args) if plans.plans else [], width)
         )
-    elif args.format == "json":
+    if args.format == "json":
         from msgspec import to_builtins
 
-        write(json.dumps(to_builtins(plans), indent=2, ensure_ascii=False), args.output)
-    else:
-        from ..report.plan.page import plan_page
+        return lambda plans, screen: write(
+            json.dumps(to_builtins(plans), indent=2, ensure_ascii=False), args.output
+        )
+    from ..report.plan.page import plan_page
 
-        write(plan_page(plans), args.output)
-    return 0
+    return lambda plans, screen: write(plan_page(plans), args.output)
 
 
-def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
+def asked_plans(args: argparse.Namespace, total: int | None, screen: Screen) -> Plans:
     """The plans for the question of the options; `total` are the tokens of the training."""
     goals = [name for name in SOUGHT if getattr(args, name)]
     if len(goals) > 1:
@@ -78,11 +107,12 @@ def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
     fixed = dict(_pair(text, "--set") for text in args.settings)
     fixed |= dict(_pair(text, "--fix") for text in args.fix)
     varied = {key: _values(text) for key, text in (_parts(one, "--vary") for one in args.vary)}
-    with shown_progress() as progress:
+    with watched(screen) as watch:
         return plan(
             args.model,
             **given,
-            progress=progress,
+            progress=watch.progress,
+            found=watch.found,
             tokens=total,
             top=args.top,
             goal=goals[0] if goals else FASTEST,
@@ -91,16 +121,64 @@ def asked_plans(args: argparse.Namespace, total: int | None) -> Plans:
         )
 
 
-@contextmanager
-def shown_progress() -> Iterator[Progress | None]:
-    """A function that shows progress in a bar on a terminal; None elsewhere."""
-    if not takes_escapes(sys.stderr):
-        yield None
-        return
-    from ..report.progress_bar import ProgressBar
+class Watch:
+    """What a terminal shows of a search: a bar with its phase, the time left and the best seconds
+    so far; above it the best plan so far. Nothing elsewhere.
+    """
 
-    with ProgressBar(sys.stderr, 100) as bar:
-        yield lambda text, part: bar.show(text, round(100 * part))
+    def __init__(self, screen: Screen, bar: ProgressBar | None) -> None:
+        self.screen, self.bar = screen, bar
+        self.phase, self.begun, self.best = "", 0.0, ""
+        self.interrupted = False
+
+    def progress(self, text: str, part: float) -> None:
+        """Show what is done, and how long the rest of the phase will take."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        if self.bar is None:
+            return
+        phase, now = text.partition(",")[0], time.monotonic()
+        if phase != self.phase:
+            self.phase, self.begun = phase, now
+        passed = now - self.begun
+        left = f", {passed * (1 - part) / part:.0f} s left" if part and passed > SETTLED else ""
+        self.bar.show(f"{text}{left}{self.best}", round(100 * part))
+
+    def found(self, plans: Plans) -> None:
+        """Show the plans so far, of which the first is new."""
+        from ..report.plan.amounts import seconds_text
+        from ..report.plan.text import first_lines
+
+        self.best = f", best step {seconds_text(plans.plans[0].step_seconds.estimate)} s"
+        if self.bar is not None:
+            self.bar.erase()  # the screen may be on the same terminal
+        width = screen_width(self.screen.output)
+        self.screen.sketch(lambda: first_lines(plans, width), "faster set-ups", last=False)
+
+    def interrupt(self, _number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt; where it would be lost, `progress` does."""
+        self.interrupted = True
+        while frame is not None:
+            code, frame = frame.f_code, frame.f_back
+            if code.co_name == "__del__" or code.co_filename.startswith("<frozen importlib"):
+                return
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def watched(screen: Screen) -> Iterator[Watch]:
+    """What shows a search, which Ctrl-C interrupts; elsewhere Ctrl-C ends this process."""
+    with ExitStack() as stack:
+        bar = None
+        if takes_escapes(sys.stderr):
+            from ..report.progress_bar import ProgressBar
+
+            bar = stack.enter_context(ProgressBar(sys.stderr, 100))
+        watch, before = Watch(screen, bar), signal.getsignal(signal.SIGINT)
+        if before not in (signal.SIG_IGN, signal.default_int_handler):  # in a process of its own
+            signal.signal(signal.SIGINT, watch.interrupt)
+            stack.callback(signal.signal, signal.SIGINT, before)
+        yield watch
 
 
 def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
@@ -193,12 +271,11 @@ def save_runs(plans: Plans, folder: str) -> None:
         print_to_stderr(f"wrote plan-1.json to plan-{last}.json in {folder}", begins="")
 
 
-def export_best(args: argparse.Namespace, plans: Plans) -> int:
+def export_best(args: argparse.Namespace, plans: Plans) -> None:
     """Write the first plan in the format of --export."""
     if not plans.plans or not plans.plans[0].fits_on_gpu:
         raise InputError(f"no set-up fits, so there is none to write as {args.export}")
     write_export(args.export, plans.plans[0].run, args.output)
-    return 0
 
 
 def next_words(args: argparse.Namespace) -> list[list[str]]:

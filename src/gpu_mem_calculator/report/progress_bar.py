@@ -63,6 +63,11 @@ class ProgressBar:
         self.finished = self.finished if finished is None else finished
         self._draw()
 
+    def erase(self) -> None:
+        """Take the line away until it is shown again."""
+        self.stream.write(ERASE_LINE)
+        self.stream.flush()
+
     def print_above(self, text: str) -> None:
         """Write a line that stays, above the bar."""
         self.stream.write(f"{ERASE_LINE}{text}\n")

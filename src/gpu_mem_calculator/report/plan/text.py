@@ -51,9 +51,7 @@ SETUP, SERVED_SETUP = "set-up, batch×steps, recompute", "set-up"
 
 def plan_lines(plans: Plans, next_words: Sequence[Sequence[str]], width: int = WIDTH) -> list[Line]:
     """The answer to a question; `next_words` are commands to continue with."""
-    blocks: list[list[Line]] = [wrap_lines("", question_words(plans), BOLD, width)]
-    if plans.plans:
-        blocks.append(list(best_lines(plans.plans[0], width)))
+    blocks = first_blocks(plans, width)
     if not any(one.fits_on_gpu for one in plans.plans):
         blocks.append(list(nothing_lines(plans, width)))
     if len(plans.plans) > 1:
@@ -68,6 +66,22 @@ def plan_lines(plans: Plans, next_words: Sequence[Sequence[str]], width: int = W
             *_next_lines(next_words, width),
         ]
     )
+    return _joined(blocks)
+
+
+def first_lines(plans: Plans, width: int = WIDTH) -> list[Line]:
+    """What the answer to a question begins with: the question, and the best plan."""
+    return _joined(first_blocks(plans, width))
+
+
+def first_blocks(plans: Plans, width: int) -> list[list[Line]]:
+    """The question, and the best plan where there is one."""
+    best = [list(best_lines(one, width)) for one in plans.plans[:1]]
+    return [wrap_lines("", question_words(plans), BOLD, width), *best]
+
+
+def _joined(blocks: list[list[Line]]) -> list[Line]:
+    """Blocks with an empty line between them."""
     shown = [block for block in blocks if block]
     return [one for block in shown for one in (*block, line())][:-1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.advice.planner.answers.plans import Plan, Plans
+from gpu_mem_calculator.advice.planner.answers.plans import INTERRUPTED, Plan, Plans, PlansSoFar
 from gpu_mem_calculator.advice.planner.answers.serving_question import ServingQuestion
 from gpu_mem_calculator.advice.planner.serving.best import plan_serving
 from gpu_mem_calculator.advice.planner.training.candidates import rank_candidates
@@ -218,6 +218,20 @@ def test_progress_is_told_before_each_set_up() -> None:
     plan_serving(question, lambda *words: told.append(words))
     assert [done for done, _, _ in told] == list(range(len(told)))
     assert {total for _, total, _ in told} == {len(told)}
+
+
+def test_what_is_found_before_an_interrupt_is_kept() -> None:
+    """Plans of the set-ups that were evaluated, and that the list is not complete."""
+    question = ServingQuestion(model={"name": "llama3-8b"}, hardware=GPUS, engines=("tgi",))
+
+    def progress(done: int, total: int, text: str) -> None:
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(PlansSoFar) as caught:
+        plan_serving(question, progress)
+    assert caught.value.plans.plans
+    assert caught.value.plans.limits == [INTERRUPTED]
 
 
 def test_replicas_that_do_not_fit_together_are_servers_of_their_own() -> None:

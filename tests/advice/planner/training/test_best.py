@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.advice.planner.answers.plans import Plans
+from gpu_mem_calculator.advice.planner.answers.plans import INTERRUPTED, Plans, PlansSoFar
 from gpu_mem_calculator.advice.planner.answers.question import (
     FEWEST_GPUS,
     LARGEST_BATCH,
@@ -82,6 +82,35 @@ def test_the_front_trades_memory_for_time() -> None:
     assert answer.front[0] == 0
     needs = [plan.needs_bytes for plan in front]
     assert needs == sorted(needs, reverse=True)
+
+
+def test_what_is_found_before_an_interrupt_is_kept() -> None:
+    """The fastest plans, which are those of the whole answer; none, and it is only interrupted."""
+
+    def interrupts(at: str) -> Any:
+        def progress(text: str, part: float) -> None:
+            if text.startswith(at):
+                raise KeyboardInterrupt
+
+        return progress
+
+    with pytest.raises(PlansSoFar) as caught:
+        plan_training(asked(), interrupts("replaying, 3"))
+    found = caught.value.plans
+    assert [plan.run for plan in found.plans] == [plan.run for plan in planned().plans[:3]]
+    assert found.limits == [INTERRUPTED]
+    assert found.space.set_ups == planned().space.set_ups
+    with pytest.raises(KeyboardInterrupt) as nothing:
+        plan_training(asked(), interrupts("searching"))
+    assert nothing.type is KeyboardInterrupt
+
+
+def test_each_faster_plan_is_told_while_others_are_tried() -> None:
+    """The first one at once: it is the first of the answer, too."""
+    told: list[Plans] = []
+    plan_training(asked(), found=told.append)
+    assert len(told[0].plans) == 1
+    assert told[-1].plans[0].run == planned().plans[0].run
 
 
 def test_tokens_and_a_price_give_hours_and_a_cost() -> None:

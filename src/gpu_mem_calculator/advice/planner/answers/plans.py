@@ -134,6 +134,17 @@ class Plans(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
+INTERRUPTED = "the search was interrupted: the list and its front are not complete"
+
+
+class PlansSoFar(KeyboardInterrupt):
+    """Ctrl-C, with the plans that were found before it."""
+
+    def __init__(self, plans: Plans) -> None:
+        super().__init__()
+        self.plans = plans
+
+
 def pareto_front(plans: Sequence[Plan]) -> list[int]:
     """Indices of plans, best first, that fit and need less memory than every better one."""
     front: list[int] = []

@@ -20,7 +20,7 @@ from ....runfile.resolve.card_name import fast_section
 from ....runfile.text.counts import parameter_count
 from ....runfile.text.errors import InputError, nearest, quoted
 from ....training import engines
-from ..answers.plans import Plans
+from ..answers.plans import Plans, PlansSoFar
 from ..answers.question import (
     FASTEST,
     FEWEST_GPUS,
@@ -143,6 +143,7 @@ def plan(
     goal: str = FASTEST,
     serve: str | None = None,
     progress: Progress | None = None,
+    found: Callable[[Plans], None] | None = None,
     **targets: Any,
 ) -> Plans:
     """The set-ups of a model that fit on GPUs, fastest first; or `candidates` ranked.
@@ -159,6 +160,9 @@ def plan(
     - serve: a server, or "any", instead of training; its targets are users, context, new_tokens,
       latency, first_token and throughput (`ServingQuestion`)
     - progress: called with what is done, and which part of it is
+    - found: called with the plans for training so far, whenever a faster one is found
+
+    Ctrl-C raises `PlansSoFar`, a KeyboardInterrupt with the plans that were found before it.
     """
     check_numpy()
     if goal not in GOALS:
@@ -176,7 +180,7 @@ def plan(
         asked = PlanQuestion(
             **given, engines=engine_choice(named), **_training(seq_len, global_batch, targets)
         )
-        return _planned(_one_card(with_keys(asked, fix or {}, vary or {})), progress)
+        return _planned(_one_card(with_keys(asked, fix or {}, vary or {})), progress, found)
     servers = engine_choice([one for one in (serve, *named) if one != ANY], served=True)
     question = ServingQuestion(**given, engines=servers, **_served(seq_len, global_batch, targets))
     return _served_plans(_one_card(with_keys(question, fix or {}, vary or {})), progress)
@@ -243,14 +247,23 @@ def _check_hardware(hardware: Mapping[str, Any], goal: str) -> None:
         raise InputError("plan needs the number of GPUs; add --gpus 8, or --fewest-gpus")
 
 
-def _planned(asked: PlanQuestion, progress: Progress | None) -> Plans:
+def _planned(
+    asked: PlanQuestion, progress: Progress | None, found: Callable[[Plans], None] | None
+) -> Plans:
     _check_hardware(asked.hardware, asked.goal)
     from ..training.best import plan_training
 
     assumed = _assumed(asked)
-    plans = plan_training(replace(asked, **assumed), progress)
-    question = {**plans.question, "goal": asked.goal, "assumed": assumed}
-    return replace(plans, question=question)
+
+    def of_question(plans: Plans) -> Plans:
+        question = {**plans.question, "goal": asked.goal, "assumed": assumed}
+        return replace(plans, question=question)
+
+    shown = found and (lambda plans: found(of_question(plans)))
+    try:
+        return of_question(plan_training(replace(asked, **assumed), progress, shown))
+    except PlansSoFar as interrupted:
+        raise PlansSoFar(of_question(interrupted.plans)) from None
 
 
 def _assumed(asked: PlanQuestion) -> dict[str, Any]:

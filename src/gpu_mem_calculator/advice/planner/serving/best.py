@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil, floor
 from typing import Any
 
@@ -26,7 +26,15 @@ from ....runfile.text.errors import InputError
 from ....serving import USUAL, server
 from ...serving.changes import Server, largest_models
 from ...serving.server_remedies import remedies
-from ..answers.plans import KnobEffect, Plan, Plans, SearchedSpace, SmallestChange
+from ..answers.plans import (
+    INTERRUPTED,
+    KnobEffect,
+    Plan,
+    Plans,
+    PlansSoFar,
+    SearchedSpace,
+    SmallestChange,
+)
 from ..answers.question import FASTEST, LARGEST_MODEL
 from ..answers.serving_question import ServingQuestion
 from .plan import full_plans, needed_bytes
@@ -41,7 +49,14 @@ from .points import (
     point,
     points_on,
 )
-from .search import Progress, ServingSearch, chosen_points, search_servers, searched_axes
+from .search import (
+    Progress,
+    ServingSearch,
+    begun_search,
+    chosen_points,
+    evaluate_servers,
+    searched_axes,
+)
 from .set_up import ServedSetup, served_setup, server_run
 from .space import CACHE, EXPERTS, SECTION, WEIGHTS
 
@@ -236,25 +251,42 @@ def changed_point(
 def searched_plans(question: ServingQuestion, progress: Progress | None = None) -> Plans:
     """The best plans, and every plan on the front; the smallest changes where there is none."""
     started = time.perf_counter()
-    search = search_servers(question, progress)
+    search = begun_search(question)
+    try:
+        evaluate_servers(search, progress)
+        found = best_plans(search)
+        if found.plans:
+            effects = knob_effects(search, chosen_points(search)[0])
+            plans = [replace(found.plans[0], knobs=effects), *found.plans[1:]]
+            found = replace(found, plans=plans)
+        else:
+            found = replace(found, if_nothing_fits=smallest_changes(search))
+    except KeyboardInterrupt:
+        found = replace(best_plans(search), limits=[INTERRUPTED])
+        if found.plans:
+            raise PlansSoFar(found) from None
+        raise
+    seconds = time.perf_counter() - started
+    return replace(found, space=replace(found.space, seconds=seconds))
+
+
+def best_plans(search: ServingSearch) -> Plans:
+    """The best plans of the set-ups that were evaluated, and those on their front."""
+    question = search.question
     ranked = chosen_points(search)
     shown = ranked[: question.top]
     edge = [one for one in front(search.points) if meets(question, one)]
     kept = [*shown, *(one for one in edge if one not in shown)]
-    plans = full_plans(question, kept, ranked)
-    if plans:
-        plans[0] = replace(plans[0], knobs=knob_effects(search, kept[0]))
     return Plans(
         question=msgspec.to_builtins(question),
         space=SearchedSpace(
             set_ups=len(search.setups) - len(search.served) + len(search.points),
             feasible=sum(meets(question, one) for one in search.points),
-            seconds=time.perf_counter() - started,
+            seconds=0.0,
             axes=searched_axes(search.setups),
         ),
-        plans=plans,
+        plans=full_plans(question, kept, ranked),
         front=[kept.index(one) for one in edge],
-        if_nothing_fits=[] if plans else smallest_changes(search),
     )
 
 
@@ -271,19 +303,32 @@ def largest_models_plans(question: ServingQuestion, progress: Progress | None) -
     for number, name in enumerate(names):
         if progress is not None:
             progress(number, len(names), name)
-        found = searched_plans(replace(asked, model={"name": name}))
+        try:
+            found = searched_plans(replace(asked, model={"name": name}))
+        except KeyboardInterrupt:
+            if plans:
+                raise PlansSoFar(_of_models(question, plans, set_ups, [INTERRUPTED])) from None
+            raise
         set_ups += found.space.set_ups
         for one in found.plans[:1]:
             settings = {"model.name": name, **one.settings}
             plans.append(replace(one, rank=len(plans) + 1, settings=settings))
         if len(plans) == question.top:
             break
+    answer = _of_models(question, plans, set_ups)
     seconds = time.perf_counter() - started
+    return replace(answer, space=replace(answer.space, seconds=seconds))
+
+
+def _of_models(
+    question: ServingQuestion, plans: list[Plan], set_ups: int, limits: Sequence[str] = ()
+) -> Plans:
     return Plans(
         question=msgspec.to_builtins(question),
-        space=SearchedSpace(set_ups=set_ups, feasible=len(plans), seconds=seconds),
+        space=SearchedSpace(set_ups=set_ups, feasible=len(plans), seconds=0.0),
         plans=plans,
         front=list(range(len(plans[:1]))),
+        limits=list(limits),
     )
 
 

@@ -64,7 +64,7 @@ Progress = Callable[[int, int, str], None]  # set-ups done, set-ups in all, what
 
 
 class ServingSearch(Struct, frozen=True, kw_only=True):
-    """What a search found: every point that fits, and how many set-ups were tried."""
+    """What a search has found: every point that fits, and how many set-ups there are."""
 
     question: ServingQuestion
     lengths: Lengths
@@ -74,23 +74,29 @@ class ServingSearch(Struct, frozen=True, kw_only=True):
     points: list[ServingPoint]
 
 
-def search_servers(question: ServingQuestion, progress: Progress | None = None) -> ServingSearch:
-    """Evaluate every set-up: by memory, then with every number of users."""
+def begun_search(question: ServingQuestion) -> ServingSearch:
+    """A search none of whose set-ups is evaluated."""
     arch = model_arch(question)
-    lengths = lengths_of(question, arch.max_seq_len)
     gpus = question.hardware.get("num_gpus") or (MOST_GPUS if question.goal == FEWEST_GPUS else 1)
-    setups = serving_setups(question, arch, gpus)
-    served, points = [], []
-    for number, setup in enumerate(setups):
-        if progress is not None:
-            progress(number, len(setups), setup.engine)
-        found = served_setup(question, setup, lengths)
-        if found is not None:
-            served.append(found)
-            points += set_up_points(question, found, lengths, gpus)
     return ServingSearch(
-        question=question, lengths=lengths, gpus=gpus, setups=setups, served=served, points=points
+        question=question,
+        lengths=lengths_of(question, arch.max_seq_len),
+        gpus=gpus,
+        setups=serving_setups(question, arch, gpus),
+        served=[],
+        points=[],
     )
+
+
+def evaluate_servers(search: ServingSearch, progress: Progress | None = None) -> None:
+    """Evaluate every set-up: by memory, then with every number of users."""
+    for number, setup in enumerate(search.setups):
+        if progress is not None:
+            progress(number, len(search.setups), setup.engine)
+        found = served_setup(search.question, setup, search.lengths)
+        if found is not None:
+            search.served.append(found)
+            search.points.extend(set_up_points(search.question, found, search.lengths, search.gpus))
 
 
 def set_up_points(

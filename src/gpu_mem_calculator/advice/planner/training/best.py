@@ -6,22 +6,46 @@ fits, the smallest changes of the question are found with which something would.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import to_builtins
 
-from ..answers.plans import Plans, SearchedSpace, SmallestChange, pareto_front
+from ..answers.plans import (
+    INTERRUPTED,
+    Plan,
+    Plans,
+    PlansSoFar,
+    SearchedSpace,
+    SmallestChange,
+    pareto_front,
+)
 from ..answers.question import FASTEST, PlanQuestion
 from .limits import plan_limits
-from .reasons import explained
+from .reasons import explained, reasoned
 from .space import searched_axes
 from .trials import Progress, Trials, searched, silent, try_best
 
+PlansFound = Callable[[Plans], None]
 
-def plan_training(question: PlanQuestion, progress: Progress | None = None) -> Plans:
-    """The set-ups that fit, fastest first, and the front of memory against time."""
+
+def plan_training(
+    question: PlanQuestion, progress: Progress | None = None, found: PlansFound | None = None
+) -> Plans:
+    """The set-ups that fit, fastest first, and the front of memory against time.
+
+    - found: called with the plans so far, whenever a faster one is found
+    """
     report = progress or silent
     trials = _searched(question, report)
-    try_best(trials, report)
-    return answer(trials)
+    try:
+        better = None if found is None else lambda: found(so_far(trials))
+        try_best(trials, report, better=better)
+        report("explaining", 1.0)
+        return answer(trials)
+    except KeyboardInterrupt:
+        if not trials.fitting:
+            raise
+        raise PlansSoFar(so_far(trials)) from None
 
 
 def _searched(question: PlanQuestion, report: Progress) -> Trials:
@@ -35,20 +59,33 @@ def _searched(question: PlanQuestion, report: Progress) -> Trials:
 
 def answer(trials: Trials) -> Plans:
     """The plans of a question whose set-ups were tried."""
-    question, every, found = trials.question, trials.every, trials.found
-    plans = trials.plans()
+    plans, every = trials.plans(), trials.every
+    explains = explained(plans, trials.found, every, trials.question.sequences)
+    changes = [] if plans else _changes(trials)
+    return _plans(trials, explains, changes, plan_limits(plans, every, trials.left_out))
+
+
+def so_far(trials: Trials) -> Plans:
+    """The plans that were found until now, without what each knob of the first one changes."""
+    return _plans(trials, reasoned(trials.plans(), trials.found), [], [INTERRUPTED])
+
+
+def _plans(
+    trials: Trials, plans: list[Plan], changes: list[SmallestChange], limits: list[str]
+) -> Plans:
+    question, found = trials.question, trials.found
     return Plans(
         question=to_builtins(question),
         space=SearchedSpace(
             set_ups=found.set_ups,
             feasible=found.feasible,
             seconds=found.seconds,
-            axes=searched_axes(every),
+            axes=searched_axes(trials.every),
         ),
-        plans=explained(plans, found, every, question.sequences),
+        plans=plans,
         front=pareto_front(plans),
-        if_nothing_fits=[] if plans else _changes(trials),
-        limits=plan_limits(plans, every, trials.left_out),
+        if_nothing_fits=changes,
+        limits=limits,
     )
 
 

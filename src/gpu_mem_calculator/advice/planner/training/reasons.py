@@ -33,14 +33,15 @@ def explained(
     """Plans with their reasons; the first one also with what its knobs cost or save."""
     if not plans:
         return plans
-    others = [replace(plan, why=list(_against_best(plan, plans[0]))) for plan in plans[1:]]
     best = next((one for one in found.kept if named_settings(one) == plans[0].settings), None)
-    first = replace(
-        plans[0],
-        why=list(_best_reasons(plans, found)),
-        knobs=knobs(best, every, global_batch) if best is not None else [],
-    )
-    return [first, *others]
+    first, *others = reasoned(plans, found)
+    return [replace(first, knobs=knobs(best, every, global_batch) if best else []), *others]
+
+
+def reasoned(plans: list[Plan], found: Found) -> list[Plan]:
+    """Plans with the reasons for their order."""
+    others = [replace(plan, why=list(_against_best(plan, plans[0]))) for plan in plans[1:]]
+    return [*(replace(plan, why=list(_best_reasons(plans, found))) for plan in plans[:1]), *others]
 
 
 def _best_reasons(plans: list[Plan], found: Found) -> Iterator[str]:

@@ -44,12 +44,12 @@ class Trials:
         """How many were tried."""
         return len(self._seen)
 
-    def add(self, set_up: SetUp) -> None:
-        """Try a set-up, unless one that differs in its kernels alone fits."""
+    def add(self, set_up: SetUp) -> Plan | None:
+        """Try a set-up, unless one that differs in its kernels alone fits; its plan if it fits."""
         settings = named_settings(set_up)
         name, shown = str(settings), _without_kernels(settings)
         if name in self._seen or shown in self._shown:
-            return
+            return None
         self._seen.add(name)
         sizes, chosen = set_up.sizes, set_up.structure.settings
         run = run_file(self.base, chosen, sizes, self.question.sequences)
@@ -57,18 +57,22 @@ class Trials:
             tried = tried_run(run, settings)
         except InputError as error:
             self.left_out.append(error.problems[0])
-            return
-        if tried.fits:
-            price, tokens = self.question.price, self.question.tokens
-            self.fitting.append(full_plan(tried, price=price, tokens=tokens))
-            self._shown.add(shown)
+            return None
+        if not tried.fits:
+            return None
+        plan = full_plan(tried, price=self.question.price, tokens=self.question.tokens)
+        self.fitting.append(plan)
+        self._shown.add(shown)
+        return plan
 
     def plans(self) -> list[Plan]:
         """Those that fit, fastest first."""
-        plans = sorted(
-            self.fitting, key=lambda plan: (plan.step_seconds.estimate, plan.needs_bytes)
-        )
+        plans = sorted(self.fitting, key=_fastest_first)
         return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]
+
+
+def _fastest_first(plan: Plan) -> tuple[float, int]:
+    return plan.step_seconds.estimate, plan.needs_bytes
 
 
 def silent(text: str, part: float) -> None:
@@ -82,7 +86,12 @@ def searched(question: PlanQuestion, report: Progress = silent) -> Trials:
     if not every:
         raise InputError(nothing_possible(question, refused))
     count = len(every)
-    found = search(every, question.sequences, lambda done: report("searching", done / count))
+    report(f"searching, 0 of {count}", 0.0)
+    found = search(
+        every,
+        question.sequences,
+        lambda done: report(f"searching, {done:,} of {count:,}", done / count),
+    )
     return Trials(question, every, found)
 
 
@@ -97,19 +106,30 @@ def nothing_possible(question: PlanQuestion, refused: list[str]) -> str:
     return f"no set-up is possible: no sizes make up {gpus} GPUs and {batch} sequences; {fix}"
 
 
-def try_best(trials: Trials, report: Progress = silent, wanted: int = 0) -> None:
+def try_best(
+    trials: Trials,
+    report: Progress = silent,
+    wanted: int = 0,
+    better: Callable[[], None] | None = None,
+) -> None:
     """Try the fastest set-ups until enough fit with replay and margin, and those of the front.
 
-    `wanted`: only as many, and those of the front only where no faster one fits.
+    - wanted: only as many, and those of the front only where no faster one fits
+    - better: called after each plan that is faster than those before it
     """
     order = sorted(trials.found.kept, key=lambda one: (one.seconds, one.total_bytes))
     count = wanted or max(IN_FULL, trials.question.top)
     for set_up in order:
-        if len(trials.fitting) >= count or trials.number >= MOST_TRIED:
+        done = len(trials.fitting)
+        if done >= count or trials.number >= MOST_TRIED:
             break
-        trials.add(set_up)
-        report("estimating in full", len(trials.fitting) / count)
-    for set_up in [] if wanted and trials.fitting else ledger_front(order):
+        report(f"replaying, {done} of {count}", done / count)
+        plan = trials.add(set_up)
+        if better and plan and plan is min(trials.fitting, key=_fastest_first):
+            better()
+    front = [] if wanted and trials.fitting else ledger_front(order)
+    for done, set_up in enumerate(front):
+        report(f"replaying the front, {done} of {len(front)}", done / len(front))
         trials.add(set_up)
 
 
