@@ -66,9 +66,9 @@ def measured(question: Question, replay: str) -> tuple[float, float] | None:
 
 def has_library() -> bool:
     """Whether the library of the replay in C was built."""
-    from gpu_mem_calculator.pytorch.replay.native_library import is_wanted
+    from gpu_mem_calculator.pytorch.replay.native_library import library
 
-    return is_wanted()
+    return library() is not None
 
 
 def table(questions: list[Question], replays: tuple[str, ...]) -> dict[str, dict[str, float]]:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import instructions
 from benchmarks.questions import IN_C, QUESTIONS, REPLAYS
-from gpu_mem_calculator.pytorch.replay.native_library import is_wanted
+from gpu_mem_calculator.pytorch.replay.native_library import library
 
 A_TENTH = 1.1
 
@@ -37,7 +37,7 @@ def test_no_question_takes_a_tenth_more_instructions(words: str, replay: str) ->
     stored = json.loads(instructions.STORED.read_text("utf-8"))
     if stored["python"] != instructions.version():
         pytest.skip(f"stored with Python {stored['python']}: another one runs other instructions")
-    if replay == IN_C and not is_wanted():
+    if replay == IN_C and not library():
         pytest.skip("no library of the replay in C was built")
     now = instructions.ratio(words, replay)
     assert now <= A_TENTH * stored["ratios"][replay][words], f"{now} times Python's start"

@@ -14,11 +14,11 @@ import pytest
 from gpu_mem_calculator import __version__
 from gpu_mem_calculator.cli.main import VERBS
 from gpu_mem_calculator.cli.output import write
-from gpu_mem_calculator.pytorch.replay.native_library import is_wanted
+from gpu_mem_calculator.pytorch.replay.native_library import library
 
 from .conftest import Command
 
-REPLAY = "C" if is_wanted() else "Python"
+REPLAY = "C" if library() else "Python"
 
 
 def test_version(command: Command) -> None:

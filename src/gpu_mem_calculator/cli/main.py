@@ -95,9 +95,9 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] in ("--version", "-V", "version"):
         from .. import __version__
-        from ..pytorch.replay.native_library import is_wanted
+        from ..pytorch.replay.native_library import library
 
-        write(f"{PROG} {__version__} (replay in {'C' if is_wanted() else 'Python'})")
+        write(f"{PROG} {__version__} (replay in {'C' if library() else 'Python'})")
         return 0
     return _verb(*_natural(words))
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,9 @@ from tests.pytorch.replay.test_needs import CONFS, streams
 
 BUILD = runpy.run_path(str(ROOT / "native" / "build.py"), run_name="build")
 STEPS = list[tuple[int, int]]
-BUILT = native_library.is_wanted() and native.library() is not None
-LOAD = native.library.__wrapped__  # without what it remembers
-needs_library = pytest.mark.skipif(not BUILT, reason="no library was built")
+LOAD = native_library.library.__wrapped__  # without what it remembers
+FOUND = LOAD()
+needs_library = pytest.mark.skipif(FOUND is None, reason="no library was built")
 
 
 def both(
@@ -41,7 +40,7 @@ def both(
     found = []
     for in_c in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plan, "is_wanted", partial(bool, in_c))
+            patch.setattr(plan, "library", lambda in_c=in_c: FOUND if in_c else None)
             found.append((history(stream, settings, cap), replay(stream, settings, cap)))
     return found[0], found[1]
 
@@ -63,7 +62,7 @@ def test_c_and_python_need_the_same(stream: AllocationStream, conf: str) -> None
     settings, found = AllocatorSettings.parse(conf), set()
     for in_c in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plan, "is_wanted", partial(bool, in_c))
+            patch.setattr(plan, "library", lambda in_c=in_c: FOUND if in_c else None)
             found.add(needs_bytes(stream, settings))
     assert len(found) == 1
 
@@ -120,25 +119,23 @@ def test_a_stream_that_cannot_be_is_refused(events: list[int]) -> None:
     """No byte is read that is not a tensor's."""
     whole = plan.ReplayPlan(AllocationStream.of([512], events), AllocatorSettings())
     with pytest.raises(ValueError, match="tensor"):
-        native.native_plan(whole).start(None).finish()
+        native.NativePlan(whole, FOUND).start(None).finish()
 
 
 @needs_library
 def test_the_library_is_of_this_source() -> None:
     """Else it is an old one: `python native/build.py`."""
-    found = ctypes.CDLL(native.LIBRARY)
+    found = ctypes.CDLL(native_library.LIBRARY)
     found.gmc_source.restype = ctypes.c_char_p
     assert found.gmc_source().decode() == BUILD["source_hash"](), "run `python native/build.py`"
 
 
 def test_a_variable_leaves_the_library_out() -> None:
     """Each process decides once."""
-    code = (
-        "from gpu_mem_calculator.pytorch.replay.native_library import is_wanted; print(is_wanted())"
-    )
+    code = "from gpu_mem_calculator.pytorch.replay.native_library import library; print(library())"
     env = {**os.environ, native_library.VARIABLE: native_library.PYTHON}
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert run.stdout == "False\n"
+    assert run.stdout == "None\n"
 
 
 def test_a_library_that_is_none_is_left_out(
@@ -147,16 +144,16 @@ def test_a_library_that_is_none_is_left_out(
     """Of another platform, cut off, or with other functions: the replay is Python's."""
     broken = tmp_path / "_replay.so"
     broken.write_bytes(b"\x7fELF")
-    monkeypatch.setattr(native, "LIBRARY", str(broken))
+    monkeypatch.setattr(native_library, "LIBRARY", str(broken))
     assert LOAD() is None
 
 
 SANITIZED = """
 import sys
 sys.path.insert(0, {root!r})
-from gpu_mem_calculator.pytorch.replay import native
-native.LIBRARY = {library!r}
-assert native.library() is not None
+from gpu_mem_calculator.pytorch.replay import native_library
+native_library.LIBRARY = {library!r}
+assert native_library.library() is not None
 from hypothesis import given, settings, strategies as st
 from tests.pytorch.replay.test_native import both, crowd
 from tests.pytorch.replay.test_needs import CONFS, streams

@@ -6,21 +6,18 @@ A replay is one call, which other threads need not wait for.
 from __future__ import annotations
 
 from array import array
-from ctypes import CDLL, POINTER, Structure, byref, c_double, c_int, c_int64, c_void_p
-from functools import cache
+from ctypes import CDLL, Structure, byref, c_double, c_int, c_int64, c_void_p
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .blocks import LARGEST
 from .footprint import CapOutcome, Footprint, ReplayPhase
-from .native_library import LIBRARY
 from .rounding import UNIT
 from .settings import INTERVALS
 
 if TYPE_CHECKING:
     from .plan import ReplayPlan
 
-ABI = 3
 NO_MEMORY, BAD_STREAM = -1, -2
 
 
@@ -59,29 +56,6 @@ class NativeFigures(Structure):
     least_over: int
     marks: int
     _fields_ = tuple((name, c_int64) for name in __annotations__)
-
-
-@cache
-def library() -> CDLL | None:
-    """The library, if it is one of this version."""
-    try:
-        found = CDLL(LIBRARY)
-        if found.gmc_abi() != ABI:
-            return None
-    except (OSError, AttributeError):
-        return None
-    for name in ("gmc_plan_open", "gmc_open", "gmc_copy"):
-        getattr(found, name).restype = c_void_p
-    for name in ("gmc_most_alive", "gmc_first_beyond"):
-        getattr(found, name).restype = c_int64
-    found.gmc_phases.restype = POINTER(c_int64)
-    return found
-
-
-def native_plan(plan: ReplayPlan) -> NativePlan | None:
-    """A plan for C; None where the library is none of this version."""
-    found = library()
-    return None if found is None else NativePlan(plan, found)
 
 
 class NativePlan:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from .blocks import NEVER, SHIFT
-from .native_library import is_wanted
+from .native_library import library
 from .repeats import Repeats
 from .rounding import SMALL, UNIT, round_units
 from .settings import AllocatorSettings
@@ -52,11 +52,12 @@ class ReplayPlan:
     @cached_property
     def native(self) -> NativePlan | None:
         """The same for C, where its library is to be had."""
-        if not is_wanted():
+        found = library()
+        if found is None:
             return None
-        from .native import native_plan  # which needs ctypes
+        from .native import NativePlan  # which needs ctypes
 
-        return native_plan(self)
+        return NativePlan(self, found)
 
     @cached_property
     def events(self) -> list[int]:
