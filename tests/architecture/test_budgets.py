@@ -34,7 +34,10 @@ HOMES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 SPEAK_OF_ALL = ("tools/", "lab/")
 # File names that mean the same in each folder of a room, so that a reader finds them by name.
 SHARED_NAMES = {
-    "training/engines": "engine row knobs options checks shards states activations instants stream",
+    "training/engines": (
+        "engine row knobs options checks shards states activations instants stream step_ledger "
+        "model_inputs"
+    ),
     "serving": (
         "engine row knobs options checks versions defaults weights cache graphs speculative "
         "command shards activations"

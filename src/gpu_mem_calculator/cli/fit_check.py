@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
+from typing import TYPE_CHECKING
 
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError, print_to_stderr
 from .output import write
-from .values import Margin
+
+if TYPE_CHECKING:
+    from .values import Margin
 
 EXIT_CODES = {FITS: 0, SHORT: 1, UNSURE: 3}
 
@@ -51,5 +53,7 @@ def _with_margin(margin: Margin | None, estimate: Estimate, sentence: str) -> tu
 def save_run(args: argparse.Namespace, estimate: Estimate) -> None:
     """Write the run of an estimate as a run file, where --save-run names one."""
     if args.save_run:
+        import json
+
         text = json.dumps(estimate.result.run, indent=2)
         write(text, args.save_run, "--save-run")

@@ -12,10 +12,7 @@ from ..runfile.read import with_settings
 from ..runfile.resolve.resolve_inference import find_server
 from ..runfile.resolve.serving_question import question_keys
 from ..runfile.text.errors import InputError, quoted
-from ..runfile.text.text_data import load_text
 from ..serving import OF_GGUF, USUAL, server_names
-from .explain import show_explanation
-from .export import check_export, export_estimate
 from .fit_check import save_run
 from .output import show_answer
 from .parser import option_keys
@@ -32,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     """Estimate the server of the options and report it; or answer the two questions."""
     data = _data(args)
     if args.export:
+        from .export import check_export
+
         check_export(args)
         if args.largest_model or args.fewest_gpus:
             raise InputError(
@@ -49,9 +48,12 @@ def run(args: argparse.Namespace) -> int:
     save_run(args, estimate)
     if args.export:
         from ..report.serving.words import sentence
+        from .export import export_estimate
 
         return export_estimate(args, estimate, sentence(estimate))
     if args.explain:
+        from .explain import show_explanation
+
         return show_explanation(args, estimate)
     asked = _command(args, data)
     return serving_answer(args, estimate, asked, args.contexts, args.concurrency)
@@ -133,6 +135,8 @@ def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
 
 
 def _load_run(path: str) -> dict[str, Any]:
+    from ..runfile.text.text_data import load_text
+
     data = load_text(path)
     if not isinstance(data, dict):
         raise InputError(f"{path}: a run file is an object with a 'model' section")

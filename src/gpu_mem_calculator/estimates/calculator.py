@@ -31,18 +31,18 @@ from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError
 from ..tools.read import read
-from . import stage_replay
 from .figures import Figures
 from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
 from .result import MemoryResult, OtherCard
-from .stage_replay import StageReplay, with_block_rounding
 from .verdict_words import summary
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
+
+    from .stage_replay import StageReplay
 
     Source: TypeAlias = str | Path | Mapping[str, Any] | RunFile
 
@@ -155,6 +155,8 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     figures = training_figures(resolved, replay=replay)
     stage, busiest, ledgers = figures.replayed, figures.busiest, figures.ledgers
     if stage is not None:
+        from .stage_replay import with_block_rounding
+
         rounded = with_block_rounding(ledgers[busiest], stage)
         ledgers = (*ledgers[:busiest], rounded, *ledgers[busiest + 1 :])
     result = memory_result(file, replace(figures, ledgers=ledgers))
@@ -166,7 +168,11 @@ def training_figures(resolved: ResolvedRun, *, replay: bool = True) -> Figures:
     ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
-    stage = stage_replay.replay_stage(resolved, busiest, ledgers[busiest]) if replay else None
+    stage = None
+    if replay:
+        from .stage_replay import replay_stage
+
+        stage = replay_stage(resolved, busiest, ledgers[busiest])
     if stage is not None:
         peaks[busiest] = stage.allocated_bytes
     return Figures(
@@ -217,11 +223,13 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     word = clear_verdict(peaks[busiest] + outside, highest + outside, has)
     if word == SHORT:
         return SHORT
-    if stage_replay.too_large(resolved, ledgers[busiest]):
+    from .stage_replay import replay_stage, too_large
+
+    if too_large(resolved, ledgers[busiest]):
         return UNSURE
     if word == FITS:
         return FITS
-    stage = stage_replay.replay_stage(resolved, busiest, ledgers[busiest])
+    stage = replay_stage(resolved, busiest, ledgers[busiest])
     assert stage is not None
     return replay_verdict(stage, has - outside)
 
@@ -230,8 +238,10 @@ def surely_fits(estimate: Estimate) -> bool:
     """Whether the verdict of an estimate by the ledger is `fits` by a replay; quicker than
     `verdict` where it is not.
     """
+    from .stage_replay import replay_stage
+
     resolved = estimate.resolved
-    stage = stage_replay.replay_stage(resolved, estimate.result.busiest_stage, estimate.ledger)
+    stage = replay_stage(resolved, estimate.result.busiest_stage, estimate.ledger)
     if stage is None:
         return False
     cap = resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,7 +11,9 @@ from ..ledger.ledger import CPU, RANK_0, UNIFIED, Ledger
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
-from .stage_replay import StageReplay
+
+if TYPE_CHECKING:
+    from .stage_replay import StageReplay
 
 
 class Figures(Struct, frozen=True, kw_only=True, dict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -36,8 +36,10 @@ from .bounds import bounded, bounded_verdict
 from .figures import Figures
 from .fit_verdict import FITS, SHORT, gap_warning
 from .result import MemoryBreakdown, MemoryResult, OutOfMemory, PhaseResult, StageResult, StepResult
-from .stage_replay import StageReplay
 from .verdict_words import summary
+
+if TYPE_CHECKING:
+    from .stage_replay import StageReplay
 
 PHASES = {
     "gen": GENERATION,

@@ -13,10 +13,9 @@ from ..estimates.verdict_words import CardVerdict, result_verdict, undecided
 from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
 from ..pytorch.modelling.others.implementations import TRANSFORMERS
 from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, FULL, NONE
-from ..run.run import Run
+from ..run.run import BASE, COPY, PRECOMPUTED, Run
 from ..training.losses import LOSSES
 from ..training.optimizers import OPTIMIZERS
-from ..training.step.reference import BASE, COPY, PRECOMPUTED
 from .lines import BAD, GOOD, WARN, WIDTH, Line, count, gauge, line, wrap_lines
 
 STYLES = {FITS: GOOD, UNSURE: WARN, SHORT: BAD}

@@ -25,6 +25,8 @@ Options = Mapping[str, Any]
 # A tensor of a checkpoint: name, bytes, and its elements where a server casts it to its dtype.
 StoredTensor = tuple[str, int, int]
 DEFAULT_OPTIMIZER = "adamw"
+# Reference models: a copy, the base model without its adapters, log-probabilities made before.
+COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
 
 
 class Precision(Struct, frozen=True):
@@ -64,7 +66,7 @@ class Run(Struct, frozen=True, kw_only=True):
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
     documents: int = 1  # of a sequence; attention is masked between them
     disable_dropout: bool = False  # dropout modules are off, in `arch` already
-    reference: str = ""  # a reference model: copy, base (adapters off), precomputed; "": none
+    reference: str = ""  # a reference model: COPY, BASE, PRECOMPUTED; "": none
     label_smoothing: float = 0.0
     compile: str = ""  # the mode of torch.compile; "": the model is not compiled
     liger: tuple[str, ...] = ()  # Liger's kernels in the place of transformers' code

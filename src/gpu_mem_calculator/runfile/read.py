@@ -24,7 +24,6 @@ from .sections import key_types as key_types
 from .sections import parts as parts
 from .sections import row_names
 from .text.errors import InputError, first_problems, nearest, quoted
-from .text.text_data import load_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +58,8 @@ def parse(
     if isinstance(source, RunFile):
         data: Any = as_dict(source)
     elif isinstance(source, str | os.PathLike):
+        from .text.text_data import load_text
+
         data = load_text(source)
     else:
         data = source

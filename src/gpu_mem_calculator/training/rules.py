@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ..ledger.num import Num, ceil_div
 from ..models.arch.blocks import Attention, Mlp
-from ..pytorch.modelling.huggingface.attention_kernels import FLASH, NO_FLASH_CARD, has_flash
+from ..pytorch.modelling.huggingface.flash import FLASH, NO_FLASH_CARD, has_flash
 from ..pytorch.modelling.huggingface.liger import PLAIN
 from ..run.cuda.capability import LARGEST_FLASH_HEAD
 from ..run.cuda.runtimes import runtime_problems
@@ -18,14 +18,13 @@ from ..run.engine import Engine
 from ..run.engine_row import REPLICATE, SHARD_UNITS
 from ..run.recompute import FULL, NONE
 from ..run.rollout import VLLM
-from ..run.run import Run
+from ..run.run import PRECOMPUTED, Run
 from .engines import DEFAULT as DDP
 from .engines import engine_row
 from .losses import DEFAULT as OWN_LOSS
 from .losses import LOSSES, PER_TOKEN, TRANSFORMERS, loss_problems
 from .optimizers import OPTIMIZERS
 from .recompute_rules import recompute_problems
-from .step.reference import PRECOMPUTED
 
 COMPILED = "default"  # the mode of training.compile=true
 # Modes with CUDA graphs (torch _inductor list_mode_options).

@@ -25,7 +25,7 @@ from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSettin
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
-from gpu_mem_calculator.training.engines.pytorch_ddp.engine import PRECISIONS
+from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting as run_setting
 from gpu_mem_calculator.training.step.workspaces import cublas_bytes
 from tests.conftest import SMALL_LLAMA, small_run

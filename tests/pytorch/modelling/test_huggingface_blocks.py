@@ -20,7 +20,7 @@ from gpu_mem_calculator.models.families import read_config
 from gpu_mem_calculator.pytorch.modelling.huggingface.layer import layer_walk
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.training.engines import engine
-from gpu_mem_calculator.training.engines.pytorch_ddp.engine import PRECISIONS
+from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting, walks
 from gpu_mem_calculator.training.step.layer_groups import layer_groups
 from tests.conftest import SMALL_LLAMA

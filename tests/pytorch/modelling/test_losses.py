@@ -13,7 +13,7 @@ from gpu_mem_calculator.pytorch.modelling.huggingface.head import head_walk
 from gpu_mem_calculator.pytorch.modelling.huggingface.layer import layer_walk
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
-from gpu_mem_calculator.training.engines.pytorch_ddp.engine import PRECISIONS
+from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting
 from tests.conftest import SMALL_LLAMA
 

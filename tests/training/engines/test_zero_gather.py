@@ -20,7 +20,6 @@ from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
     ModuleStack,
     ModuleTrace,
 )
-from gpu_mem_calculator.training.engines.deepspeed.engine import _zero_layout
 from gpu_mem_calculator.training.engines.deepspeed.gather import GatherAllocator, WeightReader
 from gpu_mem_calculator.training.engines.deepspeed.gather_script import (
     GatheredBlock,
@@ -31,6 +30,7 @@ from gpu_mem_calculator.training.engines.deepspeed.hook_points import AFTER, BEF
 from gpu_mem_calculator.training.engines.deepspeed.instants import _peaks
 from gpu_mem_calculator.training.engines.deepspeed.levels import CountingAllocator
 from gpu_mem_calculator.training.engines.deepspeed.reduce_at_end import _added_bytes, reduction
+from gpu_mem_calculator.training.engines.deepspeed.step_ledger import _zero_layout
 from tests.conftest import small_run
 
 LAYER = (((),), ((), (30,), (50,)))  # a module without parameters, and one with two projections

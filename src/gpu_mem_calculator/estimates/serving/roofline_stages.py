@@ -9,7 +9,7 @@ from ...models.arch.arch import Arch
 from ...models.arch.blocks import LatentAttention, Moe
 from ...run.engine import Engine
 from ...run.run import Run, StoredTensor
-from ...run.weights import WeightFormat, ggml_types, gguf
+from ...run.weights import WeightFormat
 from ...run.weights.checkpoint import stored_bytes
 from ...run.weights.rank_weights import BITS, run_format
 from ...run.weights.shards import EXPERT, ServerShard, ShardedParameter, held
@@ -155,8 +155,10 @@ def _row(run: Run, name: str, bits: int) -> RowBytes:
     """
     if "cache_type_k" in run.options:
         given = (run.options[f"cache_type_{end}"] or CACHE_TYPES[name] for end in "kv")
+        from ...run.weights.ggml_types import ggml_bytes
+
         types = [str(kind).upper() for kind in given]
-        return lambda elements: sum(ggml_types.ggml_bytes(kind, elements) for kind in types) // 2
+        return lambda elements: sum(ggml_bytes(kind, elements) for kind in types) // 2
     return unscaled_row(bits if name == "auto" else CACHE_BITS[name])
 
 
@@ -179,6 +181,8 @@ def _unit(scheme: WeightFormat, plain: str, one: ShardedParameter) -> str:
 
 
 def _gguf_sizes(run: Run, shard: ServerShard, plain: str) -> WeightSizer:
+    from ...run.weights import gguf
+
     name = str(run.options.get("quantization") or "none")
     file = (
         gguf.file_type(name)

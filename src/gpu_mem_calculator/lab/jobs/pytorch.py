@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from ...run.run import BASE, COPY, PRECOMPUTED
 from ...training.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
-from ...training.step.reference import BASE, COPY, PRECOMPUTED
 from . import fsdp1, torchtitan
 from .adapters import add_adapters
 from .ddp import wrap_ddp

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...pytorch.modelling.huggingface.attention_kernels import FLASH
+from ...pytorch.modelling.huggingface.flash import FLASH
 from ...pytorch.replay.settings import AllocatorSettings
 from ...runfile.config import RunFile
 from ...runfile.program import Program

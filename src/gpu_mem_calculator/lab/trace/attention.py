@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
+from ...pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 
 aten = torch.ops.aten
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"

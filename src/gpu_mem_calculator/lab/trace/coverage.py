@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...pytorch.modelling.huggingface.attention_kernels import FLASH
+from ...pytorch.modelling.huggingface.flash import FLASH
 from ...run.run import Run
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError

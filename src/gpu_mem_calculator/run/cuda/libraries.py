@@ -13,7 +13,7 @@ with the multiprocessors and the threads of each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,13 +22,14 @@ from ...ledger.source import code, measured
 from ...ledger.units import KIB, MIB
 from ...models.arch.arch import Layer
 from ...models.arch.blocks import Attention, LatentAttention, Moe
-from ...pytorch.modelling.huggingface.attention_inputs import AttentionInputs
-from ...pytorch.modelling.huggingface.attention_kernels import has_flash, kernel, prefers_cudnn
-from ...pytorch.modelling.huggingface.setting import BlockSetting
+from ...pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 from ..engine import Engine
 from ..run import Run
 from ..served import NON_TORCH, NamedBytes, ServerItem
 from .nccl import STREAMS_BYTES, nccl
+
+if TYPE_CHECKING:
+    from ...pytorch.modelling.huggingface.attention_inputs import AttentionInputs
 
 # qkv, proj, fc1 and fc2 in forward and for gradients: four by ring exchange, two in a pipeline,
 # four in bulk; cuMemCreate allocates them.
@@ -129,6 +130,9 @@ def has_experts(run: Run) -> bool:
 
 def runs_cudnn(run: Run) -> bool:
     """Whether torch runs the attention of any layer with cuDNN's kernel."""
+    from ...pytorch.modelling.huggingface.attention_kernels import kernel
+    from ...pytorch.modelling.huggingface.setting import BlockSetting
+
     bits = 32 if run.precision == "fp32" and not run.autocast else 16
     setting = BlockSetting(
         batch=1,
@@ -150,6 +154,8 @@ def _attention_inputs(layer: Layer) -> AttentionInputs | None:
 
     A mask does not decide where cuDNN can run.
     """
+    from ...pytorch.modelling.huggingface.attention_inputs import AttentionInputs
+
     block = layer.mixer
     if isinstance(block, LatentAttention):
         return AttentionInputs(

@@ -21,7 +21,6 @@ from ...run.run import StoredTensor
 from ..config import ModelConfig
 from ..text.counts import parameter_count
 from ..text.errors import InputError
-from ..text.text_data import load_text
 from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import (
     config_file,
@@ -105,6 +104,8 @@ def _find(
         return replace(resolved, address=name) if "/" in name else resolved
     file = config_file(name)
     if file is not None:
+        from ..text.text_data import load_text
+
         resolved = _from_config(file.parent.name or title, load_text(file), numbers, parameters, ())
         return replace(resolved, address=str(file.parent), source="from a file")
     from ...catalog.hub.sources import local

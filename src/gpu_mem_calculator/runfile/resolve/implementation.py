@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...models.arch.arch import Arch
-from ...pytorch.modelling.others.implementations import (
-    IMPLEMENTATIONS,
-    TRANSFORMERS,
-    Implementation,
-    implemented,
-)
 from ...run.engine import Engine
 from ...run.recompute import SELECTIVE
 from ...training.engines import engine_row
@@ -20,14 +14,25 @@ from ..config import RunFile
 from ..read import given_keys
 from ..text.errors import InputError, quoted
 
+if TYPE_CHECKING:
+    from ...pytorch.modelling.others.implementations import Implementation
+
 MEGATRON = "megatron"
 
 
 def in_implementation(arch: Arch, file: RunFile, engine: Engine, seq: int) -> Arch:
     """The model in the code that `model.implementation` names; raises where that cannot be."""
     name = file.model.implementation
+    if name is None:
+        return arch
+    from ...pytorch.modelling.others.implementations import (
+        IMPLEMENTATIONS,
+        TRANSFORMERS,
+        implemented,
+    )
+
     own = MEGATRON if engine_row(engine.name).megatron else TRANSFORMERS
-    if name is None or name == own:
+    if name == own:
         return arch
     what = f"model.implementation={name!r}"
     if name not in IMPLEMENTATIONS:
@@ -41,7 +46,11 @@ def in_implementation(arch: Arch, file: RunFile, engine: Engine, seq: int) -> Ar
 
 def implementation_options(file: RunFile) -> dict[str, Any]:
     """The engine's options that an implementation fixes."""
-    row = IMPLEMENTATIONS.get(file.model.implementation or TRANSFORMERS)
+    if file.model.implementation is None:
+        return {}
+    from ...pytorch.modelling.others.implementations import IMPLEMENTATIONS
+
+    row = IMPLEMENTATIONS.get(file.model.implementation)
     return {} if row is None else dict(row.options)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ..config import RunFile
-from .resolved_run import ResolvedRun
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .resolved_run import ResolvedRun
 
 
 def resolve(file: RunFile, *, headers: bool = True) -> ResolvedRun:

@@ -11,7 +11,6 @@ from ...ledger.dtypes import dtype_name
 from ...ledger.mesh import Mesh
 from ...models.arch.arch import Arch
 from ...models.arch.scaling import scaled
-from ...pytorch.modelling.huggingface.activation import activation_problems
 from ...run.cuda import capability
 from ...run.cuda.runtimes import CUDA, runtime_notes, runtime_problems
 from ...run.engine import Engine
@@ -38,7 +37,6 @@ from .serving_split import (
     spread,
     tensor_parallel_problem,
 )
-from .training_rules import not_trained
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 Options = Mapping[str, Any]
@@ -286,8 +284,12 @@ def _assumed(config: InferenceConfig, options: Options, keys: Iterable[str]) -> 
 def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     arch, options = run.arch, run.options
     if not arch.trains and engine.serve is None:
+        from .training_rules import not_trained
+
         yield not_trained(arch, "generate.py")
     if engine.serve is None:
+        from ...pytorch.modelling.huggingface.activation import activation_problems
+
         yield from activation_problems(arch)
     yield from filter(None, [_gpus_problem(run, hardware, engine)])
     layers = len(arch.layers)

@@ -28,11 +28,8 @@ from ...training.losses import LOSSES
 from ...training.optimizers import OPTIMIZERS, optimizer_name
 from ...training.recompute_rules import recompute_note
 from ...training.rules import problems
-from ...training.step.outliers import SPREAD, outlier_share
-from ...training.step.workspaces import config_bytes
 from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..find_model.model_source import find_model
-from ..find_model.target_patterns import matched_names
 from ..program import Translation
 from ..read import given_keys
 from ..text.errors import InputError, Problems, nearest, quoted
@@ -42,7 +39,6 @@ from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
 from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
-from .record_checks import card_problems, recorded_problems
 from .resolved_run import ResolvedRun
 from .step_choices import compile_mode, find_rollout, reference_kind, with_evaluation
 from .training_defaults import default_precision, sequence
@@ -66,6 +62,8 @@ def find_adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if modules == "all-linear":
         modules = sorted(known)
     elif isinstance(modules, str):
+        from ..find_model.target_patterns import matched_names
+
         modules = matched_names(modules, arch, known)
     targets = frozenset(modules or usual)
     missing = sorted(targets - known)
@@ -88,18 +86,21 @@ def with_outliers(
     """
     if not run.int8_threshold or training.int8_outliers is not None:
         return run, []
-    tokens, spread = int(run.batch) * int(run.seq), _initializer_range(config or {})
+    from ...training.step.outliers import SPREAD, outlier_share
+
+    spread = _initializer_range(config or {}, SPREAD)
+    tokens = int(run.batch) * int(run.seq)
     share = outlier_share(run.arch, run.int8_threshold, tokens, spread)
     source = "as newly initialised weights have them; trained weights have fewer"
     return replace(run, int8_outliers=share), [f"training.int8_outliers={share:.2g}, {source}"]
 
 
-def _initializer_range(config: Mapping[str, Any]) -> float:
-    """The standard deviation of newly initialised weights."""
+def _initializer_range(config: Mapping[str, Any], usual: float) -> float:
+    """The standard deviation of newly initialised weights; `usual` where a config has none."""
     text = config.get("text_config")
     inside = text if isinstance(text, Mapping) else {}
-    found = config.get("initializer_range", inside.get("initializer_range", SPREAD))
-    return float(found) if isinstance(found, int | float) else SPREAD
+    found = config.get("initializer_range", inside.get("initializer_range", usual))
+    return float(found) if isinstance(found, int | float) else usual
 
 
 AXES = {
@@ -152,6 +153,8 @@ def draft_training(file: RunFile) -> ResolvedRun:
     if packed:
         raise InputError(packed)
     if model.record is not None:
+        from .record_checks import card_problems, recorded_problems
+
         refused += recorded_problems(file.training, training, model.record, chosen, options)
         refused += card_problems(model.record, hardware)
         training["batch"] = model.record.batch
@@ -329,8 +332,12 @@ def _allocator(config: TrainingConfig) -> AllocatorSettings:
 def _cublas_workspace(config: TrainingConfig) -> int | None:
     """Bytes of training.cublas_workspace_config; None where it is not set."""
     text = config.cublas_workspace_config
-    found = None if text is None else config_bytes(text)
-    if text is not None and found is None:
+    if text is None:
+        return None
+    from ...training.step.workspaces import config_bytes
+
+    found = config_bytes(text)
+    if found is None:
         form = "pairs of KiB and count, such as ':4096:8' or ':4096:2:16:8'"
         raise InputError(f"training.cublas_workspace_config={text!r} must be {form}")
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...pytorch.replay.settings import AllocatorSettings
-from ...run.cuda.libraries import host_libraries, outside_torch
 from ...run.cuda.runtimes import renamed_parts
 from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
@@ -38,6 +37,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
         """What CUDA takes outside torch on each GPU: (name, bytes, source). For servers with a
         cache pool see `ServerMemory.outside` instead.
         """
+        from ...run.cuda.libraries import outside_torch
+
         engine, run = self.engine, self.run
         streams = engine.side_streams(run)
         parts = outside_torch(run, transformers=engine.transformers, streams=streams)
@@ -48,6 +49,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
         """Host memory of the libraries in each rank's process: (name, bytes, source). 0 bytes for
         servers, where it is not known.
         """
+        from ...run.cuda.libraries import host_libraries
+
         return host_libraries(self.run, self.engine, nccl=self.hardware.num_gpus > 1)
 
     @property

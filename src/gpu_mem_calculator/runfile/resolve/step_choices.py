@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from ...run.evaluation import Evaluation
 from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
-from ...run.run import Run
+from ...run.run import BASE, COPY, PRECOMPUTED, Run
 from ...serving.transformers.row import ROW
 from ...training.rules import COMPILED, EVALUATION
 from ...training.rules import GENERATION as PATH
-from ...training.step.reference import BASE, COPY, PRECOMPUTED
 from ..config import EvaluationConfig, GenerationConfig, TrainingConfig
 from ..read import given_keys
 from ..text.errors import InputError

@@ -9,7 +9,7 @@ from ...ledger.frameworks import TRANSFORMERS
 from ...ledger.quoting import quoted
 from ...models.arch.arch import Arch, Layer
 from ...models.arch.blocks import Attention, StateSpace
-from ...pytorch.modelling.huggingface.attention_kernels import NO_FLASH_CARD, has_flash
+from ...pytorch.modelling.huggingface.flash import NO_FLASH_CARD, has_flash
 from ...run.run import Run
 from ...run.weights.rank_weights import format_problems
 from .row import ROW

@@ -12,7 +12,7 @@ from ...ledger.ledger import Instant, Ledger
 from ...ledger.num import larger
 from ...ledger.units import MIB
 from ...models.arch.arch import Arch
-from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
+from ...pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 from ...pytorch.modelling.huggingface.quirks import QUIRKS
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine, HostLibraries

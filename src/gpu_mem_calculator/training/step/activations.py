@@ -17,7 +17,7 @@ from ...ledger.source import Source, code
 from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.autograd.peak import PeakParts
 from ...pytorch.autograd.walk import BlockWalk
-from ...pytorch.modelling.huggingface.attention_kernels import has_flash, prefers_cudnn
+from ...pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 from ...pytorch.modelling.huggingface.head import head_walk
 from ...pytorch.modelling.huggingface.liger import liger_kernels
 from ...pytorch.modelling.huggingface.setting import BlockSetting

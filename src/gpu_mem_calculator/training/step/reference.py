@@ -34,7 +34,7 @@ from ...pytorch.replay.allocator import replay
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD
 from ...run.recompute import NONE
-from ...run.run import Precision, Run
+from ...run.run import COPY, PRECOMPUTED, Precision, Run
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroups
 from .layer_walks import group_walk
@@ -44,7 +44,6 @@ from .states import STARTUP_REFERENCE, STARTUPS, buffer_entry, parameter_entry
 from .weights import base_bytes, base_tensors, tower_tensors
 from .workspaces import run_cublas_bytes
 
-COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
 FORWARD_CODE = code(
     "trl 1.16.0 trainer/dpo_trainer.py _compute_loss: the reference runs under torch.no_grad"
 )

@@ -10,6 +10,7 @@ from ....ledger.num import EMPTY, Bytes, Num, choose, holds, round_up, sized
 from ...autograd.tape import ATTENTION, Tape, Value
 from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .eager_attention import eager
+from .flash import FLASH
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
 
@@ -106,25 +107,6 @@ def _added_mask(
         source = tape.op("attn.ones", source, elements=rows * setting.keys, bits=8)
         source = tape.op("attn.lower", source)
     return [tape.op("attn.mask", source, elements=rows * setting.keys, bits=bits)]
-
-
-FLASH = {"flash_attention_2": "flash", "flash_attention_3": "flash3"}  # kernel by the key's value
-NO_FLASH_CARD = (
-    "{}.attention='flash_attention_2' needs compute capability 8.0 or newer, and this GPU has {}; "
-    "use 'sdpa'"
-)
-
-
-def prefers_cudnn(compute_capability: str) -> bool:
-    """Whether torch tries cuDNN's attention first (sdp_utils.cpp, check_prefer_cudnn_attention)."""
-    return compute_capability in ("9.0", "10.0")
-
-
-def has_flash(compute_capability: str) -> bool:
-    """Whether the card runs FlashAttention: Ampere and newer (sdp_utils.cpp,
-    check_flash_attention_hardware_support).
-    """
-    return float(compute_capability) >= 8.0
 
 
 def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:

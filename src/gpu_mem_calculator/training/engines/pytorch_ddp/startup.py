@@ -8,9 +8,8 @@ from ....ledger.ledger import COMM, PARAM, Entry, Instant
 from ....ledger.num import Bytes, holds, sized
 from ....ledger.source import code
 from ....run.phases import STARTUP
-from ....run.run import Precision, Run
+from ....run.run import COPY, PRECOMPUTED, Precision, Run
 from ...step.broadcast import broadcast_bytes, broadcast_events
-from ...step.reference import COPY, PRECOMPUTED
 from ...step.states import STARTUP_REFERENCE
 from ...step.weights import widened_elements
 from .options import option
