@@ -177,4 +177,4 @@ def test_a_block_s_output_is_the_next_one_s_input(block: int, output: int, flow:
     events = BlockEvents(sizes=(8, 4), entry=0, exit=output, forward=(1,))
     writer.forward(PassEvents(block=block, script=events, forward=True))
     assert writer.flow == flow
-    assert writer.events == [0, 2]
+    assert list(writer.events) == [0, 2]

@@ -6,6 +6,7 @@ numbers, `i` for the allocation of tensor i and `~i` for its free.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -87,6 +88,11 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     def only_ints(self) -> bool:
         """Whether all sizes are ints: no array, no `Sym`."""
         return fields_only_ints(self)
+
+    @cached_property
+    def size_array(self) -> array[int]:
+        """The sizes of one run, as a stream has them."""
+        return array("q", map(int, self.sizes))
 
     @cached_property
     def frees_entry(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...ledger.ledger import EMBEDDED, PARAM, Ledger
 from ..step.block_events import BlockRun
+from ..step.cycles import PhaseInstants
 from ..step.entry_writer import Tensors, rename
 from ..step.stream_phases import Phase
 from ..step.stream_writer import StreamWriter
@@ -53,6 +54,9 @@ class GenerationStreamWriter(StreamWriter):
         ):
             self.stream.empties.append(len(self.events))
         super().mark(phase)
+
+    def sign(self, phase: PhaseInstants, place: int) -> None:
+        """No instant has an equal: each layer has a cache of its own."""
 
     def forward(self, block_run: BlockRun) -> None:
         """A block runs: its cache is replaced, and its output is the next one's input."""

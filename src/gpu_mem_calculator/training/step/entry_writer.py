@@ -5,10 +5,9 @@ The tensors of a ledger's entry.
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter
 
 from ...ledger.ledger import (
@@ -29,6 +28,7 @@ from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD, OPTIMIZER, STARTUP
 from .block_events import BlockRun
+from .cycles import Line, Numbers
 from .stream_phases import Phase
 
 
@@ -54,9 +54,6 @@ def head_gradient(entries: Sequence[Entry]) -> int | None:
 
 
 Tensors = list[int]
-Numbers = list[int]
-"""The numbers in the stream of a block's tensors, which its events index: at i that of tensor i, at
-~i its complement."""
 
 
 def rename(numbers: Numbers, tensor: int, number: int) -> None:
@@ -64,25 +61,23 @@ def rename(numbers: Numbers, tensor: int, number: int) -> None:
     numbers[tensor], numbers[~tensor] = number, ~number
 
 
-def renumbered(events: Sequence[int], numbers: Numbers) -> Sequence[int]:
+def renumbered(events: Sequence[int], numbers: Numbers) -> list[int]:
     """A block's events as those of the stream."""
     several = len(events) > 1  # of one, `itemgetter` returns no tuple
-    return itemgetter(*events)(numbers) if several else [numbers[event] for event in events]
+    return list(itemgetter(*events)(numbers)) if several else [numbers[event] for event in events]
 
 
 class EntryWriter:
     """Tracks the number of every tensor that is alive, and allocates and frees those of entries.
 
-    `first`: start-up or the first step is being written. `sizes`, `events`: of the stream, which
-    has the rest already.
+    `first`: start-up or the first step is being written. `sizes`, `events`: those of the stream.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.plays = {n: play for n, play in ledger.plays.items() if isinstance(play, BlockRun)}
         assert len(self.plays) == len(ledger.plays)
         self.stream = AllocationStream()
-        self.sizes: list[int] = []
-        self.events: list[int] = []
+        self.sizes, self.events = self.stream.sizes, self.stream.events
         self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
@@ -90,8 +85,8 @@ class EntryWriter:
         self.first_step_names = {i.usual: i.name for i in ledger.instants if i.step and i.present}
         for index, entry in enumerate(self.entries):
             for name, copies in entry.live.items() if int(entry.bytes) else ():
-                if copies and name in self.alive:
-                    self.alive[name][index] = int(copies)
+                if copies and (table := self.alive.get(name)) is not None:
+                    table[index] = int(copies)
         starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
         begun = {index for name in starts for index in self.alive[name]}
         numbered = tuple(enumerate(self.entries))
@@ -108,7 +103,7 @@ class EntryWriter:
         }
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
         self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy
-        self.kept: dict[int, Numbers] = {}  # by block
+        self.kept: dict[int, Line] = {}  # by block: the numbers of its tensors
         self.grads: Tensors = []  # gradients of weights that are freed after the step
         self.waiting: dict[str, Tensors] = {}  # by instant: gradients of weights freed at it
         self.flow = self.back = -1  # output of the last block, gradient for the next; -1: none
@@ -127,19 +122,32 @@ class EntryWriter:
         self.events.append(tensor)
         return tensor
 
+    def make_all(self, sizes: list[int]) -> Tensors:
+        """Allocate tensors of these bytes; their numbers."""
+        begin = len(self.sizes)
+        self.sizes.fromlist(sizes)
+        tensors = list(range(begin, len(self.sizes)))
+        self.events.fromlist(tensors)
+        return tensors
+
+    def alive_tensors(self) -> Tensors:
+        """The tensors that are alive between two steps."""
+        single = (self.flow, self.back, self.ready)
+        copies = [copy for copies in self.held.values() for copy in copies]
+        lists = (*copies, *self.waiting.values(), self.grads, self.cached, self.named)
+        return [*chain.from_iterable(lists), *(one for one in single if one >= 0)]
+
     def written(self) -> AllocationStream:
         """The stream of all that was written."""
-        stream = self.stream
-        stream.sizes, stream.events = array("q", self.sizes), array("q", self.events)
         if self.elsewhere:
-            stream.streams = [0] * len(stream.sizes)
+            self.stream.streams = [0] * len(self.sizes)
             for tensor, queue in self.elsewhere.items():
-                stream.streams[tensor] = queue
-        return stream
+                self.stream.streams[tensor] = queue
+        return self.stream
 
     def free(self, tensors: Iterable[int]) -> None:
         """Free tensors in this order."""
-        self.events += [~tensor for tensor in tensors]
+        self.events.fromlist([~tensor for tensor in tensors])
 
     def mark(self, phase: Phase) -> None:
         """Mark the end of a phase."""
@@ -205,7 +213,7 @@ class EntryWriter:
                 present.append([ids[tensor] for tensor in entry.script.left])
             else:
                 sizes = tensor_bytes(entry, scaled=self.scaled)
-                present.append([self.make(size) for size in sizes])
+                present.append(self.make_all(sizes))
             if entry.cuda_stream:
                 tensors = range(begin, len(self.sizes))
                 self.elsewhere.update(dict.fromkeys(tensors, entry.cuda_stream))
@@ -217,7 +225,7 @@ class EntryWriter:
         head's forward frees them.
         """
         if copies and not self.named:
-            self.named = [self.make(size) for size in tensor_bytes(entry, scaled=self.scaled)]
+            self.named = self.make_all(tensor_bytes(entry, scaled=self.scaled))
 
     def _bind(self, block: BlockEvents, entry: int) -> Numbers:
         """The numbers of a block's tensors, which are new; `entry` is its input's.
@@ -225,7 +233,7 @@ class EntryWriter:
         An input that no block has made (-1) is allocated.
         """
         begin = len(self.sizes)
-        self.sizes += map(int, block.sizes)
+        self.sizes += block.size_array
         end = len(self.sizes)
         ids = [*range(begin, end), *range(-end, -begin)]
         if block.entry >= 0:
@@ -258,7 +266,7 @@ class EntryWriter:
         stays = self.named
         if stays:
             events = [e for e in events if e >= 0 or ids[~e] not in stays]
-        self.events += renumbered(events, ids)
+        self.events.fromlist(renumbered(events, ids))
 
     def free_masks(self) -> None:
         """Free the masks that the model's forward names."""

@@ -11,14 +11,14 @@ copied. `tests/training/step/test_repeated_steps.py` compares with writing it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
 from ...ledger.ledger import LATER, MIDDLE, Ledger
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
-from .entry_writer import renumbered
+from .cycles import shifted, visit_all
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
 
@@ -45,7 +45,7 @@ def allocation_stream(
     first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
     for number in range(len(phases) - last):
         if number == len(phases) - 2 * last:
-            before = WrittenSize.of(writer)
+            before = Written.of(writer)
         writer.first = number <= first_step
         _write_phase(writer, phases, number, zeroed_after)
     if last and not repeat_step(writer, before, [phase.title for phase in phases[-last:]]):
@@ -59,8 +59,7 @@ def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_
     """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`."""
     phase = phases[number]
     writer.begin(phase)
-    for name in phase.names:
-        writer.visit(name)
+    visit_all(writer, phase.names)
     # after the last step, as if another one followed
     later = chain(range(number + 1, len(phases)), range(1, len(phases)))
     following = next(name for n in later for name in phases[n].names)
@@ -112,19 +111,21 @@ def _names(ledger: Ledger, phase: str, tag: str = "") -> Iterator[str]:
     return (i.name for i in usual if not i.micro_batch)
 
 
-class WrittenSize(NamedTuple):
-    """How much of a stream is written, `empties` being calls of `empty_cache`."""
+class Written(NamedTuple):
+    """How much of a stream is written, and what is alive. `empties`: calls of `empty_cache`."""
 
     events: int
     tensors: int
     marks: int
     empties: int
+    alive: list[int]
 
     @classmethod
-    def of(cls, writer: StreamWriter) -> WrittenSize:
-        """What a writer has written so far."""
+    def of(cls, writer: StreamWriter) -> Written:
+        """What a writer has written so far, between two steps."""
         stream = writer.stream
-        return cls(len(writer.events), len(writer.sizes), len(stream.marks), len(stream.empties))
+        tensors, alive = len(writer.sizes), sorted(writer.alive_tensors())
+        return cls(len(writer.events), tensors, len(stream.marks), len(stream.empties), alive)
 
 
 def repeated_phases(phases: list[Phase], steps: int) -> int:
@@ -137,23 +138,27 @@ def repeated_phases(phases: list[Phase], steps: int) -> int:
     return len(last) if steps >= LEAST and last == phases[-len(last) :] and same else 0
 
 
-def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) -> bool:
+def repeat_step(writer: StreamWriter, before: Written, titles: list[str]) -> bool:
     """Write the step since `before` once more, with other titles of its marks; returns False, and
-    writes nothing, where it does not leave alive what it found.
+    writes nothing, where it does not leave alive what it found: as many older tensors freed, of the
+    same sizes, as new ones left.
     """
-    stream, now = writer.stream, WrittenSize.of(writer)
+    stream, now = writer.stream, Written.of(writer)
     shift, later = now.tensors - before.tensors, now.events - before.events
-    events = writer.events[before.events :]
     startup_end, _ = stream.marks[0]
     made_at_startup = max(writer.events[:startup_end], default=-1)
-    ends = _ends(events, writer.sizes, before.tensors)
-    if stream.uses or ends is None or min(ends[0], default=before.tensors) <= made_at_startup:
+    older = sorted({*before.alive}.difference(now.alive))
+    left = sorted({*now.alive}.difference(before.alive))
+    same = [writer.sizes[tensor] for tensor in older] == [writer.sizes[tensor] for tensor in left]
+    if stream.uses or not same or min(older, default=before.tensors) <= made_at_startup:
         return False  # with its first buckets, of start-up, freed, DDP keeps the next ones
-    following = list(range(shift, now.tensors + shift))
-    for tensor, left in zip(*ends, strict=True):
-        following[tensor] = left
-    following += [~tensor for tensor in reversed(following)]
-    writer.events += renumbered(events, following)
+    events = writer.events[before.events :]
+    moved = shifted(events, shift)
+    following = dict(zip((~tensor for tensor in older), (~tensor for tensor in left), strict=True))
+    for at, event in enumerate(events) if older else ():
+        if ~before.tensors < event < 0:
+            moved[at] = following[event]
+    writer.events += moved
     writer.sizes += writer.sizes[before.tensors :]
     marked = [end + later for end, _ in stream.marks[before.marks :]]
     stream.marks += zip(marked, titles, strict=True)
@@ -162,18 +167,3 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     again = {t + shift: queue for t, queue in elsewhere.items() if t >= before.tensors}
     elsewhere.update(again)
     return True
-
-
-def _ends(
-    events: Sequence[int], sizes: Sequence[int], first: int
-) -> tuple[list[int], list[int]] | None:
-    """The tensors that a step frees and has not made, and those that it leaves, which the next step
-    frees in their place. The step numbers its tensors from `first` on.
-
-    None where it does not free as many older tensors, of the same sizes, as it leaves.
-    """
-    every = set(events)
-    older = sorted([~event for event in every if ~first < event < 0])
-    left = sorted([event for event in every if event >= 0 and ~event not in every])
-    same = [sizes[tensor] for tensor in older] == [sizes[tensor] for tensor in left]
-    return (older, left) if same else None

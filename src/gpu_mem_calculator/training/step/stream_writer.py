@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Sequence, Sized
 from functools import cached_property
+from itertools import chain, islice
 
 from ...ledger.ledger import AFTER_EMBEDDING, AFTER_MASKS, EMBEDDED, FIRST_INPUT, WITH_INPUT
 from ...pytorch.autograd.events import BlockEvents
 from ...run.phases import BACKWARD, FORWARD
 from .block_events import EMBEDDING, HEAD, BlockRun
-from .entry_writer import EntryWriter, Numbers, Tensors, rename
+from .cycles import Cycle, Line, Numbers, PhaseInstants, State, continued, follows, lines, steps
+from .entry_writer import EntryWriter, Tensors, rename
 from .stream_phases import Phase
 
+OWN = 5  # lengths of a state that every writer has
 MADE_LATER = (WITH_INPUT, AFTER_EMBEDDING, AFTER_MASKS)  # roles in the order of their entries
 
 
@@ -93,11 +97,11 @@ class StreamWriter(EntryWriter):
         self.cached += [ids[tensor] for tensor in until_end]
         if block.exit >= 0:
             self.flow = ids[block.exit]
-            self.kept[block_run.block] = ids
+            self.kept[block_run.block] = Line(ids, ids, 0)
 
     def backward(self, block_run: BlockRun) -> None:
         """A block runs backward; a checkpointed one is recomputed first."""
-        block, ids = block_run.script, self.kept.pop(block_run.block)
+        block, ids = block_run.script, self.kept.pop(block_run.block).numbers()
         if self.flow >= 0:  # the loss itself
             self.free((self.flow,))
             self.flow = -1
@@ -202,3 +206,145 @@ class StreamWriter(EntryWriter):
             self.first_matmul(phase)
             begin = matmul
         self._play(ids, events[begin:])
+
+    def sign(self, phase: PhaseInstants, place: int) -> Hashable:
+        """What decides, beside the state, what is written at an instant; None: it has no equal."""
+        names, places = phase
+        name = names[place]
+        run = self.plays.get(name)
+        if not place or (run is not None and run.block in (HEAD, EMBEDDING)):
+            return None
+        before = self.alive[self.known_as(names[place - 1])]
+        table = self.alive[self.known_as(name)]
+        more = tuple([(index, copies - before.get(index, 0)) for index, copies in table.items()])
+        times = (name in self.first_forward, name in self.updates)
+        if run is None:
+            return more, times
+        frees = places[run.until] - place if run.until in places else run.until
+        how = (run.forward, run.reentrant, run.offloaded, run.goes, run.waits, frees)
+        return more, times, how, id(run.script), id(run.once)
+
+    def moving(self, names: Sequence[str]) -> tuple[list[int], list[int]] | None:
+        """Of instants and the one that follows, the entries whose copies change, and come back to
+        what they were; and those whose copies grow. None where some become fewer.
+        """
+        first, *rest = [self.alive[self.known_as(name)] for name in names]
+        last = rest[-1]
+        if any(last.get(index, 0) < copies for index, copies in first.items()):
+            return None
+        growing = sorted(index for index, copies in last.items() if copies > first.get(index, 0))
+        every = sorted({index for table in (first, *rest) for index in table}.difference(growing))
+        return [i for i in every if any(table.get(i) != first.get(i) for table in rest)], growing
+
+    def state(self, cycle: Cycle, begin: int) -> State:
+        """The state before the cycle that begins at `begin`."""
+        single = (self.flow, self.back, self.shared, self.ready)
+        lists = self._moving_tensors(cycle)
+        places = [(name, cycle.phase.places.get(name, cycle.end)) for name in self.waiting]
+        waiting = [place - begin if place < cycle.end else name for name, place in places]
+        held = [(i, i in cycle.growing or len(copies)) for i, copies in self.held.items()]
+        shape, numbers, written = self.more_state()
+        return State(
+            (
+                held,
+                [len(one) for one in lists],
+                [one < 0 for one in single],
+                (waiting, self.masks, sorted(self.late), bool(self.kept)),
+                (len(self.stream.empties), len(self.stream.uses)),
+                shape,
+            ),
+            [*single, *chain.from_iterable(lists), *numbers],
+            [*map(len, self._growing(cycle)), *written],
+            self._inputs(cycle.phase.names[begin : begin + cycle.length]),
+        )
+
+    def _growing(self, cycle: Cycle) -> list[Sized]:
+        """What only grows in a cycle: the stream, gradients, copies of entries."""
+        own = (self.events, self.sizes, self.elsewhere, self.grads, self.cached)
+        return [*own, *(self.held.get(index, ()) for index in cycle.growing)]
+
+    def _moving_tensors(self, cycle: Cycle) -> list[Tensors]:
+        """The tensors that may be freed in a cycle."""
+        held = [copy for index in cycle.moving for copy in self.held.get(index, ())]
+        return [*held, self.named, *self.waiting.values()]
+
+    def _inputs(self, names: Iterable[str]) -> list[Line]:
+        """What forward has kept for the blocks that run backward at some instants."""
+        runs = [self.plays[name] for name in names if name in self.plays]
+        return [self.kept[run.block] for run in runs if not run.forward]
+
+    def more_state(self) -> tuple[Hashable, list[int], list[int]]:
+        """Shape, numbers and lengths of an engine's own state."""
+        return (), [], []
+
+    def go_on_more(self, numbers: list[int], written: list[int], count: int) -> None:
+        """Set an engine's own numbers, `count` cycles later; `written`: by how much its lengths
+        grow in each.
+        """
+
+    def regular(self, cycle: Cycle, states: Sequence[State], begin: int, count: int) -> int:
+        """How many of the next `count` cycles continue those between three states."""
+        (_, start, *_), (_, middle, *_), (_, end, *_) = (state.written for state in states)
+        if self.sizes[start:middle] != self.sizes[middle:end]:
+            return 0
+        before, last = (state.inputs for state in states[:2])
+        for number in range(count if last else 0):
+            at = begin + number * cycle.length
+            inputs = self._inputs(cycle.phase.names[at : at + cycle.length])
+            if not all(map(follows, before, last, inputs)):
+                return number
+            before, last = last, inputs
+        return count
+
+    def go_on(self, cycle: Cycle, states: Sequence[State], begin: int, count: int) -> None:
+        """Write the next `count` cycles as they continue those between three states."""
+        ranges = [
+            (slice(a, b), slice(b, c))
+            for a, b, c in zip(*(state.written for state in states), strict=True)
+        ]
+        (one, two), (_, made), (first, second), *grown = ranges
+        self.events += continued(self.events[one], self.events[two], count)
+        self.sizes += self.sizes[made] * count
+        other = list(self.elsewhere.items())
+        for (a, queue), (b, _) in zip(other[first], other[second], strict=True):
+            self.elsewhere.update({a + n * (b - a): queue for n in range(2, count + 2)})
+        for tensors, (one, two) in zip((self.grads, self.cached), grown, strict=False):
+            tensors += chain.from_iterable(lines(tensors[one], tensors[two], count))
+        for index, (one, two) in zip(cycle.growing, grown[2:], strict=False):
+            copies = self.held[index]
+            pairs = zip(copies[one], copies[two], strict=True)
+            rows = [lines(before, last, count) for before, last in pairs]
+            copies += [copy for row in zip(*rows, strict=True) for copy in row]
+        for place in range(begin - 2 * cycle.length, begin - cycle.length):
+            names = cycle.phase.names[place : cycle.end : cycle.length]
+            self._keep_lines(names[: count + 2])
+        own = OWN + len(cycle.growing)
+        (numbers,) = lines(states[1].numbers, states[2].numbers, count)[-1:]
+        more = self._set_numbers(cycle, numbers, count)
+        self.go_on_more(more, steps(states[1].written[own:], states[2].written[own:]), count)
+
+    def _keep_lines(self, names: list[str]) -> None:
+        """Of a block that runs in each cycle, keep what forward keeps, or forget it."""
+        runs = [self.plays[name] for name in names if name in self.plays]
+        blocks = [run.block for run in runs]
+        if runs and not runs[0].forward:
+            for block in blocks[2:]:
+                del self.kept[block]
+        elif runs and blocks[0] in self.kept:
+            first, second = (self.kept[block].first for block in blocks[:2])
+            self.kept.update({block: Line(first, second, n) for n, block in enumerate(blocks)})
+
+    def _set_numbers(self, cycle: Cycle, numbers: Iterable[int], count: int) -> list[int]:
+        """Set the numbers of a state, `count` cycles later; those of the engine are left."""
+        left = iter(numbers)
+        self.flow, self.back, self.shared, self.ready = islice(left, 4)
+        for tensors in self._moving_tensors(cycle):
+            tensors[:] = islice(left, len(tensors))
+        (names, places), later = cycle.phase, count * cycle.length
+        self.waiting = {
+            names[places[name] + later]
+            if places.get(name, cycle.end) < cycle.end
+            else name: tensors
+            for name, tensors in self.waiting.items()
+        }
+        return list(left)

@@ -6,6 +6,7 @@ and on what is gathered before, not on the batch.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Iterable
 from itertools import chain, groupby
 
@@ -82,10 +83,10 @@ class GatherScript(Struct, frozen=True):
     left: tensors that are gathered afterwards, by parameter
     """
 
-    sizes: list[int]
+    sizes: array[int]
     shards: frozenset[int]
-    events: list[int]
-    ends: list[int]
+    events: array[int]
+    ends: array[int]
     left: dict[int, int]
 
 
@@ -178,4 +179,5 @@ def gather_script(model: GatheredModel, given: tuple[int, ...], *, known: bool) 
     state.sweep(persistent=not known)
     ends.append(len(to.events))
     left = {p: state.tensors[p] for p in sorted(state.tensors)}
-    return GatherScript(to.sizes, frozenset(to.shards), to.events, ends, left)
+    sizes, events, hooks = (array("q", one) for one in (to.sizes, to.events, ends))
+    return GatherScript(sizes, frozenset(to.shards), events, hooks, left)

@@ -202,7 +202,9 @@ def gather_marks(script: GatherScript, shape: ModelShape) -> MicroBatch:
     """The marks of stage 3's gathered parameters in one micro-batch, without those gathered when it
     begins.
     """
-    ends = script.ends if shape.embedding is not None else [*script.ends[:-2], script.ends[-1]]
+    ends = list(script.ends)
+    if shape.embedding is None:
+        del ends[-2]
     moments = _moments(script, ends)
     begin, now = next(moments)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from itertools import chain
 from typing import Protocol
 
 from ....ledger.num import Num
@@ -132,6 +133,26 @@ class ZeroRank:
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
         """Called with a weight's complete gradient."""
         self.added(key, tensor)
+
+    def alive_tensors(self) -> list[int]:
+        """The tensors that are alive between two steps."""
+        assert self.shared < 0
+        return [*chain.from_iterable(self.tensors.values()), *self.grads.values()]
+
+    def regular(self, *, forward: bool) -> bool:
+        """Whether equal layers change nothing but numbers of tensors and the lengths of `state`."""
+        return forward
+
+    def state(self) -> tuple[Hashable, list[int], list[int]]:
+        """What decides what the rank does next, numbers of tensors, and lengths of what grows."""
+        return (), [], []
+
+    def alike(self, written: list[list[int]], count: int) -> int:
+        """How many of the next `count` layers continue those between three lists of lengths."""
+        return count
+
+    def go_on(self, numbers: list[int], written: list[int], count: int) -> None:
+        """Set the numbers of the state `count` layers later; lengths grow by `written` in each."""
 
     def epilogue(self) -> None:
         """Called when the backward of a micro-batch is over."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from msgspec.structs import replace
 
 from ...step.block_events import EMBEDDING
+from ...step.cycles import regular, steps
 from .gather import FROM_HOST, GATHER
 from .gather_script import GatheredModel, GatherScript, gather_script, small_parameters
 from .layout import ZeroLayout
@@ -25,6 +28,7 @@ class Stage3Bucket(ZeroRank):
         self.queue = REDUCTION if plan.overlap else 0
         self.inside: list[tuple[int, int]] = []  # in the bucket: elements, tensor or -1
         self.filled = 0  # elements in it
+        self.reductions = 0
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
         """Line 1601: copy a gradient into the bucket; a full bucket is reduced first."""
@@ -52,6 +56,7 @@ class Stage3Bucket(ZeroRank):
         self.to.free(tensor for _, tensor in self.inside if tensor >= 0)
         self.free("swapped", "padded")
         self.inside, self.filled = [], 0
+        self.reductions += 1
 
     def to_host(self, shard: int) -> None:
         """Line 2024: copy a shard's gradient to the host; before the step its norm is taken."""
@@ -87,8 +92,9 @@ class Stage3Rank(Stage3Bucket):
         self.known = False
         self.gathered: dict[int, int] = {}
         self.script: GatherScript
-        self.numbers: list[int] = []  # of the script's tensors that are allocated already
-        self.played = self.hook = 0  # its events and hooks that are over
+        self.numbers: dict[int, int] = {}  # of the script's tensors that are allocated
+        self.made = self.played = self.hook = 0  # its tensors, events and hooks that are over
+        self.before_layers = 0  # tensors that are made before the layers
 
     def startup(self) -> None:
         """Shard the parameters, put the shards into one tensor, make masters and buffers."""
@@ -141,9 +147,11 @@ class Stage3Rank(Stage3Bucket):
     def begin(self) -> None:
         """Run the fetches and releases of the modules before the layers."""
         self.script = gather_script(self.gathers, tuple(self.gathered), known=self.known)
-        self.numbers = list(self.gathered.values())
+        self.numbers = dict(enumerate(self.gathered.values()))
+        self.made = len(self.numbers)
         self.played = self.hook = 0
         self._gather(0)
+        self.before_layers = self.made
 
     def before(self, block: int, number: int, *, forward: bool) -> None:
         """Fetch the parameters of an operation's module; for the embedding's all that is left."""
@@ -160,11 +168,58 @@ class Stage3Rank(Stage3Bucket):
         script, numbers, stop = self.script, self.numbers, self.script.ends[end]
         for event in script.events[self.played : stop]:
             if event < 0:
-                self.to.free((numbers[~event],))
+                self.to.free((numbers.pop(~event),))
             else:
                 name = FROM_HOST if event in script.shards else ""
-                numbers.append(self.to.make_on(self.lane, script.sizes[event], name))
+                numbers[event] = self.to.make_on(self.lane, script.sizes[event], name)
+                self.made = event + 1
         self.played = stop
+
+    def alive_tensors(self) -> list[int]:
+        """The tensors that are alive between two steps: what stays gathered, too."""
+        return [*super().alive_tensors(), *self.gathered.values()]
+
+    def regular(self, *, forward: bool) -> bool:
+        """In backward, too, where gradients wait in the bucket."""
+        return forward or self.plan.contiguous
+
+    def state(self) -> tuple[Hashable, list[int], list[int]]:
+        """The tensors that are gathered for a while, and how far the script and the bucket are."""
+        waiting = [one for one in self.numbers if one >= self.before_layers]
+        shape = [self.made - one for one in waiting], self.reductions
+        written = [self.hook, self.played, self.made, self.filled, len(self.inside)]
+        return shape, [self.numbers[one] for one in waiting], written
+
+    def alike(self, written: list[list[int]], count: int) -> int:
+        """While the script goes on alike, and the bucket is not full."""
+        (hook, played, made, *_), second, third = written
+        hooks, events, tensors, filled, inside = steps(second, third)
+        script = self.script
+        new = self.inside[len(self.inside) - inside :]
+        if any(tensor >= 0 for _, tensor in new):
+            return 0
+        if filled:
+            count = min(count, (self.plan.bucket - self.filled) // filled)
+        for numbers, begin, length in (
+            (script.ends, hook + 1, hooks),
+            (script.events, played, events),
+            (script.sizes, made, tensors),
+        ):
+            count = regular(numbers, begin, length, count + 2) - 2
+        own = slice(made, made + tensors), slice(made + tensors, made + 2 * tensors)
+        return count if script.sizes[own[0]] == script.sizes[own[1]] else 0
+
+    def go_on(self, numbers: list[int], written: list[int], count: int) -> None:
+        """The script and the bucket are `count` layers further."""
+        hooks, events, tensors, filled = (count * step for step in written[:-1])
+        waiting = [one for one in self.numbers if one >= self.before_layers]
+        for one in waiting:
+            del self.numbers[one]
+        moved = (one + tensors for one in waiting)
+        self.numbers.update(zip(moved, numbers, strict=True))
+        self.hook, self.played = self.hook + hooks, self.played + events
+        self.made, self.filled = self.made + tensors, self.filled + filled
+        self.inside += self.inside[len(self.inside) - written[-1] :] * count
 
     def epilogue(self) -> None:
         """Reduce what is left in the bucket; free the gathered parameters."""

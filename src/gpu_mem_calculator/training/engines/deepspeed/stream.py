@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from ....ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
-from ...step.entry_writer import Numbers, Tensors, rename
+from ...step.cycles import Cycle, Numbers, PhaseInstants, State
+from ...step.entry_writer import Tensors, rename
 from ...step.stream_phases import Phase
-from ...step.stream_writer import StreamWriter
+from ...step.stream_writer import OWN, StreamWriter
 from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
 from .rank import ZeroRank
 
@@ -37,6 +38,10 @@ class ZeroStreamWriter(StreamWriter):
         self.later = {i.name for i in ledger.instants if i.micro_batch and not i.step}
         self.in_backward = False
         self.rank = rank(self)
+
+    def alive_tensors(self) -> Tensors:
+        """The tensors that are alive between two steps, the rank's among them."""
+        return [*super().alive_tensors(), *self.rank.alive_tensors()]
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
         """Allocate a tensor on a CUDA stream: 0 is torch's own, others are numbered from 1."""
@@ -82,6 +87,31 @@ class ZeroStreamWriter(StreamWriter):
             return {i: n for i, n in table.items() if i not in self.in_flight}
         return table
 
+    def sign(self, phase: PhaseInstants, place: int) -> Hashable:
+        """What DeepSpeed does by itself has no equal, nor has a layer after which the rank does
+        something else.
+        """
+        name = phase.names[place]
+        block_run = self.plays.get(name)
+        if self.on_host or block_run is None or not self.rank.regular(forward=block_run.forward):
+            return None
+        sign = super().sign(phase, place)
+        return sign and (sign, name in self.later)
+
+    def more_state(self) -> tuple[Hashable, list[int], list[int]]:
+        """The rank's state."""
+        return self.rank.state()
+
+    def regular(self, cycle: Cycle, states: Sequence[State], begin: int, count: int) -> int:
+        """Only while the rank does the same."""
+        least = super().regular(cycle, states, begin, count)
+        own = OWN + len(cycle.growing)
+        return self.rank.alike([state.written[own:] for state in states], least)
+
+    def go_on_more(self, numbers: list[int], written: list[int], count: int) -> None:
+        """The rank has done the same, too."""
+        self.rank.go_on(numbers, written, count)
+
     def work(self, name: str, block_run: BlockRun | None) -> None:
         """Start-up, the optimizer's step, or a block."""
         if name == "startup":
@@ -98,7 +128,7 @@ class ZeroStreamWriter(StreamWriter):
         super().forward(block_run)
         before = self.kept.get(block_run.block - 1)
         if self.on_host and block_run.block - 1 in self.checkpointed and before is not None:
-            self.free((before[(block_run.once or block_run.script).entry],))
+            self.free((before.first[(block_run.once or block_run.script).entry],))
             self.offloaded.add(block_run.block - 1)
         if block_run.once is not None:
             self.checkpointed.add(block_run.block)
@@ -107,8 +137,9 @@ class ZeroStreamWriter(StreamWriter):
         """The inputs of the block and of the next one to run backward come from the host."""
         self.in_backward = True
         block, entry = block_run.block, block_run.script.entry
-        for number, numbers in ((block, ids), (block - 1, self.kept.get(block - 1))):
-            if number in self.offloaded and numbers is not None:
+        before = self.kept.get(block - 1)
+        for number, numbers in ((block, ids), (block - 1, before and before.first)):
+            if number in self.offloaded and numbers:
                 rename(numbers, entry, self.make(self.size(numbers[entry])))
                 self.offloaded.remove(number)
 

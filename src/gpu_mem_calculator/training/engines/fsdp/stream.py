@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ....ledger.ledger import LAST_GRADIENT
+from ...step.cycles import PhaseInstants
 from ...step.stream_writer import StreamWriter
+
+EMBEDDING = "embedding.backward"
 
 
 class UnitStreamWriter(StreamWriter):
     """Writes what any writer does, and keeps a unit's last gradient as it is when the others are
     freed.
     """
+
+    def sign(self, phase: PhaseInstants, place: int) -> Hashable:
+        """The embedding's backward has no equal."""
+        return None if phase.names[place].endswith(EMBEDDING) else super().sign(phase, place)
 
     def visit(self, name: str) -> None:
         """Go to an instant; the last gradient is one of those that the blocks have made."""
@@ -22,7 +31,7 @@ class UnitStreamWriter(StreamWriter):
                 if last:
                     waiting.remove(last[0])
                     self.held[index] = [last]
-        if name.endswith("embedding.backward") and self.back >= 0 and not self.embeds:
+        if name.endswith(EMBEDDING) and self.back >= 0 and not self.embeds:
             self.free((self.back,))  # also where gradients wait for the last micro-batch
             self.back = -1
         super().visit(name)

@@ -52,6 +52,7 @@ from .....run.run import Run
 from ....optimizers import OPTIMIZERS
 from ....step.activations import FREE_TOGETHER, StageWalks
 from ....step.activations import walks as walk_stage
+from ....step.cycles import PhaseInstants
 from ....step.layer_groups import LayerGroups
 from ....step.model_inputs import named_until_return
 from ....step.states import buffer_entry
@@ -296,6 +297,9 @@ class FlatStreamWriter(StreamWriter):
     def begin(self, phase: Phase) -> None:
         """A phase begins."""
         self.in_forward = phase.kind == FORWARD
+
+    def sign(self, phase: PhaseInstants, place: int) -> None:
+        """No instant has an equal: when the host waits depends on all before."""
 
     def visit(self, name: str) -> None:
         """Go to an instant; the host waits before each of its gathers."""
