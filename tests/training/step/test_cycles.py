@@ -13,7 +13,13 @@ from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine_names
 from gpu_mem_calculator.training.step import cycles
-from gpu_mem_calculator.training.step.cycles import Line, continued, follows, regular, shifted
+from gpu_mem_calculator.training.step.cycles import (
+    KeptNumbers,
+    continued,
+    follows,
+    regular,
+    shifted,
+)
 from gpu_mem_calculator.training.step.stream_writer import StreamWriter
 from tests.golden.stored_runs import HERE, run_file, stored_settings
 
@@ -83,8 +89,8 @@ def test_windows_are_regular_up_to_the_first_that_differs() -> None:
 def test_blocks_follow_each_other_on_one_line() -> None:
     """At equal distances, and only those that were continued together."""
     first, second = [0, 1], [10, 11]
-    line = [Line(first, second, number) for number in range(4)]
+    line = [KeptNumbers(first, second, number) for number in range(4)]
     assert line[3].numbers() == [30, 31]
     assert follows(*line[:3])
     assert not follows(line[0], line[1], line[3])
-    assert not follows(line[0], line[1], Line([0, 1], second, 2))
+    assert not follows(line[0], line[1], KeptNumbers([0, 1], second, 2))

@@ -13,7 +13,7 @@ from gpu_mem_calculator.pytorch.autograd.events import BlockEvents
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.step.block_events import BlockRun
-from gpu_mem_calculator.training.step.cycles import Line
+from gpu_mem_calculator.training.step.cycles import KeptNumbers
 from gpu_mem_calculator.training.step.entry_writer import tensor_bytes
 from gpu_mem_calculator.training.step.stream_writer import StreamWriter
 from tests.conftest import small_run
@@ -87,9 +87,9 @@ def test_adafactor_steps_the_adapters_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "kept"), [(0, {3: Line([0, 2, ~2, ~0], [0, 2, ~2, ~0], 0)}), (-1, {})]
+    ("output", "kept"), [(0, {3: KeptNumbers([0, 2, ~2, ~0], [0, 2, ~2, ~0], 0)}), (-1, {})]
 )
-def test_a_block_may_return_its_input(output: int, kept: dict[int, Line]) -> None:
+def test_a_block_may_return_its_input(output: int, kept: dict[int, KeptNumbers]) -> None:
     """The next block then reads the same tensor; what has no output keeps nothing for backward."""
     writer = StreamWriter(Ledger((), ()))
     writer.flow = writer.make(8)

@@ -25,7 +25,7 @@ Numbers = list[int]
 ~i its complement."""
 
 
-class Line(NamedTuple):
+class KeptNumbers(NamedTuple):
     """The numbers of one of several equal blocks: of block 0 `first`, of block 1 `second`."""
 
     first: Numbers
@@ -42,11 +42,11 @@ class Line(NamedTuple):
 
 def lines(before: Numbers, last: Numbers, count: int) -> list[Numbers]:
     """The next rows of numbers, each as far from the one before it as `last` from `before`."""
-    line = Line(before, last, 0)
+    line = KeptNumbers(before, last, 0)
     return [line._replace(number=number).numbers() for number in range(2, count + 2)]
 
 
-def follows(before: Line, last: Line, new: Line) -> bool:
+def follows(before: KeptNumbers, last: KeptNumbers, new: KeptNumbers) -> bool:
     """Whether three blocks are of one line, at equal distances."""
     same = all(a is b is c for a, b, c in zip(before[:2], last[:2], new[:2], strict=True))
     return same and new.number - last.number == last.number - before.number
@@ -104,7 +104,7 @@ class State(NamedTuple):
     shape: Hashable
     numbers: list[int]
     written: list[int]
-    inputs: list[Line]
+    inputs: list[KeptNumbers]
 
 
 class PhaseInstants(NamedTuple):

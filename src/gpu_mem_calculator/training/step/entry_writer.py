@@ -28,7 +28,7 @@ from ...pytorch.autograd.events import BlockEvents
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD, OPTIMIZER, STARTUP
 from .block_events import BlockRun
-from .cycles import Line, Numbers
+from .cycles import KeptNumbers, Numbers
 from .stream_phases import Phase
 
 
@@ -103,7 +103,7 @@ class EntryWriter:
         }
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
         self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy
-        self.kept: dict[int, Line] = {}  # by block: the numbers of its tensors
+        self.kept: dict[int, KeptNumbers] = {}  # by block: the numbers of its tensors
         self.grads: Tensors = []  # gradients of weights that are freed after the step
         self.waiting: dict[str, Tensors] = {}  # by instant: gradients of weights freed at it
         self.flow = self.back = -1  # output of the last block, gradient for the next; -1: none

@@ -45,7 +45,7 @@ def allocation_stream(
     first_step = next((n for n, phase in enumerate(phases) if phase.kind == OPTIMIZER), 0)
     for number in range(len(phases) - last):
         if number == len(phases) - 2 * last:
-            before = Written.of(writer)
+            before = WrittenSize.of(writer)
         writer.first = number <= first_step
         _write_phase(writer, phases, number, zeroed_after)
     if last and not repeat_step(writer, before, [phase.title for phase in phases[-last:]]):
@@ -111,7 +111,7 @@ def _names(ledger: Ledger, phase: str, tag: str = "") -> Iterator[str]:
     return (i.name for i in usual if not i.micro_batch)
 
 
-class Written(NamedTuple):
+class WrittenSize(NamedTuple):
     """How much of a stream is written, and what is alive. `empties`: calls of `empty_cache`."""
 
     events: int
@@ -121,7 +121,7 @@ class Written(NamedTuple):
     alive: list[int]
 
     @classmethod
-    def of(cls, writer: StreamWriter) -> Written:
+    def of(cls, writer: StreamWriter) -> WrittenSize:
         """What a writer has written so far, between two steps."""
         stream = writer.stream
         tensors, alive = len(writer.sizes), sorted(writer.alive_tensors())
@@ -138,12 +138,12 @@ def repeated_phases(phases: list[Phase], steps: int) -> int:
     return len(last) if steps >= LEAST and last == phases[-len(last) :] and same else 0
 
 
-def repeat_step(writer: StreamWriter, before: Written, titles: list[str]) -> bool:
+def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) -> bool:
     """Write the step since `before` once more, with other titles of its marks; returns False, and
     writes nothing, where it does not leave alive what it found: as many older tensors freed, of the
     same sizes, as new ones left.
     """
-    stream, now = writer.stream, Written.of(writer)
+    stream, now = writer.stream, WrittenSize.of(writer)
     shift, later = now.tensors - before.tensors, now.events - before.events
     startup_end, _ = stream.marks[0]
     made_at_startup = max(writer.events[:startup_end], default=-1)

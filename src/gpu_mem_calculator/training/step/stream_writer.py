@@ -10,7 +10,17 @@ from ...ledger.ledger import AFTER_EMBEDDING, AFTER_MASKS, EMBEDDED, FIRST_INPUT
 from ...pytorch.autograd.events import BlockEvents
 from ...run.phases import BACKWARD, FORWARD
 from .block_events import EMBEDDING, HEAD, BlockRun
-from .cycles import Cycle, Line, Numbers, PhaseInstants, State, continued, follows, lines, steps
+from .cycles import (
+    Cycle,
+    KeptNumbers,
+    Numbers,
+    PhaseInstants,
+    State,
+    continued,
+    follows,
+    lines,
+    steps,
+)
 from .entry_writer import EntryWriter, Tensors, rename
 from .stream_phases import Phase
 
@@ -97,7 +107,7 @@ class StreamWriter(EntryWriter):
         self.cached += [ids[tensor] for tensor in until_end]
         if block.exit >= 0:
             self.flow = ids[block.exit]
-            self.kept[block_run.block] = Line(ids, ids, 0)
+            self.kept[block_run.block] = KeptNumbers(ids, ids, 0)
 
     def backward(self, block_run: BlockRun) -> None:
         """A block runs backward; a checkpointed one is recomputed first."""
@@ -268,7 +278,7 @@ class StreamWriter(EntryWriter):
         held = [copy for index in cycle.moving for copy in self.held.get(index, ())]
         return [*held, self.named, *self.waiting.values()]
 
-    def _inputs(self, names: Iterable[str]) -> list[Line]:
+    def _inputs(self, names: Iterable[str]) -> list[KeptNumbers]:
         """What forward has kept for the blocks that run backward at some instants."""
         runs = [self.plays[name] for name in names if name in self.plays]
         return [self.kept[run.block] for run in runs if not run.forward]
@@ -332,7 +342,9 @@ class StreamWriter(EntryWriter):
                 del self.kept[block]
         elif runs and blocks[0] in self.kept:
             first, second = (self.kept[block].first for block in blocks[:2])
-            self.kept.update({block: Line(first, second, n) for n, block in enumerate(blocks)})
+            self.kept.update(
+                {block: KeptNumbers(first, second, n) for n, block in enumerate(blocks)}
+            )
 
     def _set_numbers(self, cycle: Cycle, numbers: Iterable[int], count: int) -> list[int]:
         """Set the numbers of a state, `count` cycles later; those of the engine are left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ledger.ledger import PER_MICRO_BATCH, Ledger
 from ....run.phases import BACKWARD, FORWARD, OPTIMIZER
 from ....run.run import Run
-from ...step.cycles import Line
+from ...step.cycles import KeptNumbers
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
 from .parameters import stepped_parameters
@@ -38,7 +38,9 @@ class PipelineStreamWriter(StreamWriter):
         self.flight, self.front, self.clipped = flight, front, clipped
         numbered = enumerate(self.entries)
         self.per_micro_batch = {i for i, entry in numbered if entry.role == PER_MICRO_BATCH}
-        self.waiting_blocks: list[dict[int, Line]] = []  # of each micro-batch, the oldest first
+        self.waiting_blocks: list[
+            dict[int, KeptNumbers]
+        ] = []  # of each micro-batch, the oldest first
 
     def input(self, size: int) -> int:
         """The first block's input: the embedding's output, or what another stage has sent."""
