@@ -114,6 +114,7 @@ class EntryWriter:
         self.names = any(run.script.given for run in self.plays.values())
         self.masks: Tensors = []  # entries that are freed when the model's forward returns
         self.elsewhere: dict[int, int] = {}  # tensors of another CUDA stream, with its number
+        self.repeated: list[tuple[int, int, int]] = []  # tensors, and how often they are made again
 
     def make(self, size: int) -> int:
         """Allocate a tensor of `size` bytes; its number."""
@@ -140,9 +141,12 @@ class EntryWriter:
     def written(self) -> AllocationStream:
         """The stream of all that was written."""
         if self.elsewhere:
-            self.stream.streams = [0] * len(self.sizes)
+            queues = [0] * len(self.sizes)
             for tensor, queue in self.elsewhere.items():
-                self.stream.streams[tensor] = queue
+                queues[tensor] = queue
+            for begin, end, count in self.repeated:
+                queues[end : end + count * (end - begin)] = queues[begin:end] * count
+            self.stream.streams = queues
         return self.stream
 
     def free(self, tensors: Iterable[int]) -> None:

@@ -163,7 +163,5 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     marked = [end + later for end, _ in stream.marks[before.marks :]]
     stream.marks += zip(marked, titles, strict=True)
     stream.empties += [end + later for end in stream.empties[before.empties :]]
-    elsewhere = writer.elsewhere
-    again = {t + shift: queue for t, queue in elsewhere.items() if t >= before.tensors}
-    elsewhere.update(again)
+    writer.repeated.append((before.tensors, now.tensors, 1))
     return True

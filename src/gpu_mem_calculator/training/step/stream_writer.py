@@ -24,7 +24,7 @@ from .cycles import (
 from .entry_writer import EntryWriter, Tensors, rename
 from .stream_phases import Phase
 
-OWN = 5  # lengths of a state that every writer has
+OWN = 4  # lengths of a state that every writer has
 MADE_LATER = (WITH_INPUT, AFTER_EMBEDDING, AFTER_MASKS)  # roles in the order of their entries
 
 
@@ -270,7 +270,7 @@ class StreamWriter(EntryWriter):
 
     def _growing(self, cycle: Cycle) -> list[Sized]:
         """What only grows in a cycle: the stream, gradients, copies of entries."""
-        own = (self.events, self.sizes, self.elsewhere, self.grads, self.cached)
+        own = (self.events, self.sizes, self.grads, self.cached)
         return [*own, *(self.held.get(index, ()) for index in cycle.growing)]
 
     def _moving_tensors(self, cycle: Cycle) -> list[Tensors]:
@@ -312,12 +312,10 @@ class StreamWriter(EntryWriter):
             (slice(a, b), slice(b, c))
             for a, b, c in zip(*(state.written for state in states), strict=True)
         ]
-        (one, two), (_, made), (first, second), *grown = ranges
+        (one, two), (_, made), *grown = ranges
         self.events += continued(self.events[one], self.events[two], count)
         self.sizes += self.sizes[made] * count
-        other = list(self.elsewhere.items())
-        for (a, queue), (b, _) in zip(other[first], other[second], strict=True):
-            self.elsewhere.update({a + n * (b - a): queue for n in range(2, count + 2)})
+        self.repeated.append((made.start, made.stop, count))
         for tensors, (one, two) in zip((self.grads, self.cached), grown, strict=False):
             tensors += chain.from_iterable(lines(tensors[one], tensors[two], count))
         for index, (one, two) in zip(cycle.growing, grown[2:], strict=False):

@@ -30,15 +30,22 @@ class HookedBlock(Struct, frozen=True, cache_hash=True):
     entry: int = -1
 
 
-def forward_hook_points(events: BlockEvents) -> Iterator[HookPoint]:
-    """The points before and after each operation of forward that reads weights."""
+@remembered(512)
+def forward_hook_points(events: BlockEvents) -> list[HookPoint]:
+    """The points before and after each operation of forward that reads weights, in order."""
+    points: list[HookPoint] = []
     for number, (begin, end, _) in enumerate(events.calls):
-        yield begin, BEFORE, number
-        yield end, AFTER, number
+        points += ((begin, BEFORE, number), (end, AFTER, number))
+    return sorted(points, key=lambda point: point[0])
 
 
-def backward_hook_points(events: BlockEvents) -> Iterator[HookPoint]:
+@remembered(512)
+def backward_hook_points(events: BlockEvents) -> list[HookPoint]:
     """The same in backward, with the hooks of the gradients that an operation has made."""
+    return sorted(_backward_points(events), key=lambda point: point[0])
+
+
+def _backward_points(events: BlockEvents) -> Iterator[HookPoint]:
     hook = 0
     for number, (begin, end, _) in enumerate(events.back_calls):
         yield begin, BEFORE, number
@@ -65,7 +72,7 @@ def all_hook_points(events: BlockEvents) -> list[HookPoint]:
         if number is not None:
             points.append((index + 1, WEIGHT, number if event >= 0 else ~number))
     if events.exit >= 0:
-        points += backward_hook_points(events)
+        points += _backward_points(events)
     else:
         end = len(events.backward)
         points.insert(0, (0, BEFORE, 0))
@@ -76,8 +83,7 @@ def all_hook_points(events: BlockEvents) -> list[HookPoint]:
 @remembered(512)
 def hooked_forward(events: BlockEvents) -> HookedBlock:
     """The hook points of a block's forward."""
-    points = sorted(forward_hook_points(events), key=lambda point: point[0])
-    return HookedBlock((_pass_hooks(points, forward=True),))
+    return HookedBlock((_pass_hooks(forward_hook_points(events), forward=True),))
 
 
 @remembered(512)

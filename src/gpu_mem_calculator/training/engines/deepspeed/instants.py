@@ -62,8 +62,7 @@ def _peaks(
 @remembered(512)
 def forward_peaks(block: BlockEvents, more: Bytes = EMPTY) -> BlockPeaks:
     """The peaks of a block's forward. `more`: bytes that are alive all the while."""
-    hook_points = sorted(forward_hook_points(block), key=lambda point: point[0])
-    return _peaks(block, block.forward, hook_points, block.entry_bytes + more, ())
+    return _peaks(block, block.forward, forward_hook_points(block), block.entry_bytes + more, ())
 
 
 @remembered(512)

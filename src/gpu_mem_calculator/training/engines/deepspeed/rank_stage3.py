@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from ...step.block_events import EMBEDDING
 from ...step.cycles import regular, steps
-from .gather import FROM_HOST, GATHER
+from .gather import GATHER
 from .gather_script import GatheredModel, GatherScript, gather_script, small_parameters
 from .layout import ZeroLayout
 from .rank import TensorAllocator, ZeroRank
@@ -74,6 +75,17 @@ class Stage3Bucket(ZeroRank):
         self.reduce()
 
 
+class GatherStream(TensorAllocator, Protocol):
+    """A stream, to which gathers are written as events."""
+
+    def play_on(
+        self, queue: int, events: Sequence[int], sizes: Sequence[int], numbers: dict[int, int]
+    ) -> None:
+        """Allocate and free tensors on a CUDA stream: tensor i of `events` has `sizes[i]` bytes,
+        and while it is allocated its number is `numbers[i]`.
+        """
+
+
 class Stage3Rank(Stage3Bucket):
     """One rank with shards of everything; parameters are gathered when modules need them.
 
@@ -82,8 +94,9 @@ class Stage3Rank(Stage3Bucket):
     known: the order of modules has been recorded
     """
 
-    def __init__(self, plan: ZeroLayout, to: TensorAllocator, gathers: GatheredModel) -> None:
+    def __init__(self, plan: ZeroLayout, to: GatherStream, gathers: GatheredModel) -> None:
         super().__init__(plan, to)
+        self.stream = to
         self.shards = [-(-size // self.ranks) for size in self.sizes]
         local = sum(self.shards)  # as the model's configuration gives them
         self.rank = replace(self.rank, local=local, whole=local)
@@ -165,15 +178,11 @@ class Stage3Rank(Stage3Bucket):
 
     def _gather(self, end: int) -> None:
         """Allocate and free what is gathered up to an end of the script."""
-        script, numbers, stop = self.script, self.numbers, self.script.ends[end]
-        for event in script.events[self.played : stop]:
-            if event < 0:
-                self.to.free((numbers.pop(~event),))
-            else:
-                name = FROM_HOST if event in script.shards else ""
-                numbers[event] = self.to.make_on(self.lane, script.sizes[event], name)
-                self.made = event + 1
-        self.played = stop
+        script, stop = self.script, self.script.ends[end]
+        if stop > self.played:
+            events = script.events[self.played : stop]
+            self.stream.play_on(self.lane, events, script.sizes, self.numbers)
+            self.made, self.played = max(self.made, max(events) + 1), stop
 
     def alive_tensors(self) -> list[int]:
         """The tensors that are alive between two steps: what stays gathered, too."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from ....ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
 from ...step.cycles import Cycle, Numbers, PhaseInstants, State
-from ...step.entry_writer import Tensors, rename
+from ...step.entry_writer import Tensors, rename, renumbered
 from ...step.stream_phases import Phase
 from ...step.stream_writer import OWN, StreamWriter
 from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
@@ -49,6 +49,23 @@ class ZeroStreamWriter(StreamWriter):
         if queue:
             self.elsewhere[tensor] = queue
         return tensor
+
+    def play_on(
+        self, queue: int, events: Sequence[int], sizes: Sequence[int], numbers: dict[int, int]
+    ) -> None:
+        """Allocate and free tensors on a CUDA stream: tensor i of `events` has `sizes[i]` bytes,
+        and while it is allocated its number is `numbers[i]`.
+        """
+        made, written = self.sizes, self.events
+        for event in events:
+            if event < 0:
+                written.append(~numbers.pop(~event))
+            else:
+                numbers[event] = tensor = len(made)
+                made.append(sizes[event])
+                written.append(tensor)
+                if queue:
+                    self.elsewhere[tensor] = queue
 
     def size(self, tensor: int) -> int:
         """Bytes of a tensor."""
@@ -165,9 +182,10 @@ class ZeroStreamWriter(StreamWriter):
 
     def _forward(self, block_run: BlockRun, ids: Numbers, script: BlockEvents) -> None:
         self.free_masks()
-        points = list(forward_hook_points(script))
+        points = forward_hook_points(script)
         if self.waits_for(FORWARD) and script.forward_matmul >= 0:
-            points.append((script.forward_matmul, MATMUL, 0))
+            matmul = script.forward_matmul, MATMUL, 0
+            points = sorted([*points, matmul], key=lambda point: point[0])
         self._with_hooks(block_run.block, ids, script.forward, points)
 
     def _backward(
@@ -175,14 +193,10 @@ class ZeroStreamWriter(StreamWriter):
     ) -> None:
         block = block_run.script
         gradients = [ids[tensor] for _, tensor in block.drops]
-        points = self._hook_points(block)
+        points = backward_hook_points(block)
+        if self.waits_for(BACKWARD) and block.matmul >= 0:
+            points = sorted([(block.matmul, MATMUL, 0), *points], key=lambda point: point[0])
         self._with_hooks(block_run.block, ids, events, points, gradients, begin=begin)
-
-    def _hook_points(self, events: BlockEvents) -> Iterator[HookPoint]:
-        """The hook points of backward, and its first matmul where that makes an entry."""
-        if self.waits_for(BACKWARD) and events.matmul >= 0:
-            yield events.matmul, MATMUL, 0
-        yield from backward_hook_points(events)
 
     def _with_hooks(
         self,
@@ -198,10 +212,12 @@ class ZeroStreamWriter(StreamWriter):
         of the weights' gradients, None in a forward.
         """
         forward = gradients is None
-        written, rank = begin, self.rank
-        for position, kind, number in sorted(hook_points, key=lambda point: point[0]):
+        rank, written = self.rank, begin
+        played = renumbered(events, ids)
+        stays = {~tensor for tensor in self.named}
+        for position, kind, number in hook_points:
             if position > written:
-                self._play(ids, events[written:position])
+                self.events.fromlist([e for e in played[written:position] if e not in stays])
                 written = position
             if kind == GRADIENT:
                 rank.gradient(block, number, gradients[number] if gradients else -1)
@@ -211,4 +227,4 @@ class ZeroStreamWriter(StreamWriter):
                 rank.before(block, number, forward=forward)
             else:
                 rank.after(block, number, forward=forward)
-        self._play(ids, events[written:])
+        self.events.fromlist([e for e in played[written:] if e not in stays])
