@@ -36,6 +36,7 @@ from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdi
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
 from .result import MemoryResult, OtherCard
+from .stage_ledgers import StageLedgers
 from .verdict_words import summary
 
 if TYPE_CHECKING:
@@ -153,20 +154,22 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved)
     figures = training_figures(resolved, replay=replay)
-    stage, busiest, ledgers = figures.replayed, figures.busiest, figures.ledgers
+    stage, busiest, ledgers = figures.replayed, figures.busiest, (*figures.ledgers,)
     if stage is not None:
         from .stage_replay import with_block_rounding
 
         rounded = with_block_rounding(ledgers[busiest], stage)
         ledgers = (*ledgers[:busiest], rounded, *ledgers[busiest + 1 :])
-    result = memory_result(file, replace(figures, ledgers=ledgers))
+    result = memory_result(file, replace(figures, ledgers=_known(ledgers)))
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
 
 
-def training_figures(resolved: ResolvedRun, *, replay: bool = True) -> Figures:
+def training_figures(
+    resolved: ResolvedRun, *, replay: bool = True, ledgers: StageLedgers | None = None
+) -> Figures:
     """The figures of a training run that decide whether it fits."""
-    ledgers = _ledgers(resolved)
-    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    ledgers = ledgers or stage_ledgers(resolved)
+    peaks = ledgers.peaks(STEP)
     busiest = peaks.index(max(peaks))
     stage = None
     if replay:
@@ -215,8 +218,8 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     """The verdict of a run that is not a server's by its figures, without what is not modelled;
     replays only where the ledger leaves it open.
     """
-    ledgers = _ledgers(resolved)
-    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    ledgers = stage_ledgers(resolved)
+    peaks = ledgers.peaks(STEP)
     busiest = peaks.index(max(peaks))
     outside = sum(size for _, size, _ in resolved.outside_torch)
     has, highest = resolved.hardware.memory_bytes, int(ledgers[busiest].peak())
@@ -276,17 +279,13 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     serve = resolved.engine.serve
     served = tuple(renamed_server(run, serve(run)) for run in _stage_runs(resolved))
     ledgers = tuple(rank.ledger for rank in served)
-    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    made = _known(ledgers)
+    peaks = made.peaks(STEP)
     stage = min(range(len(served)), key=lambda i: _limiting_rank_first(served[i]))
     limiting = served[stage]
     outside = sum(size for _, size, _ in limiting.outside)
     figures = Figures(
-        resolved=resolved,
-        ledgers=ledgers,
-        peaks=peaks,
-        busiest=stage,
-        replayed=None,
-        outside=outside,
+        resolved=resolved, ledgers=made, peaks=peaks, busiest=stage, replayed=None, outside=outside
     )
     result = memory_result(file, figures)
     serving = serving_result(limiting, resolved.model.address, served, resolved.run)
@@ -321,17 +320,26 @@ def _stage_runs(resolved: ResolvedRun) -> Iterator[Run]:
     return (replace(resolved.run, stage=stage) for stage in range(int(resolved.run.mesh.pp)))
 
 
-def _ledgers(resolved: ResolvedRun) -> tuple[Ledger, ...]:
+def stage_ledgers(resolved: ResolvedRun) -> StageLedgers:
     """The ledger of each pipeline stage."""
-    runs = _stage_runs(resolved)
-    return tuple(renamed_ledger(run, resolved.engine.ledger(run)) for run in runs)
+
+    def ledger(stage: int) -> Ledger:
+        run = replace(resolved.run, stage=stage)
+        return renamed_ledger(run, resolved.engine.ledger(run))
+
+    return StageLedgers(int(resolved.run.mesh.pp), ledger)
+
+
+def _known(ledgers: tuple[Ledger, ...]) -> StageLedgers:
+    """Ledgers that are made."""
+    return StageLedgers(len(ledgers), ledgers.__getitem__)
 
 
 def busiest_stage(resolved: ResolvedRun) -> int:
     """The index of the pipeline stage whose peak is highest, by the ledgers."""
     if int(resolved.run.mesh.pp) == 1:
         return 0
-    peaks = [int(ledger.peak(phases=STEP)) for ledger in _ledgers(resolved)]
+    peaks = stage_ledgers(resolved).peaks(STEP)
     return peaks.index(max(peaks))
 
 
@@ -339,8 +347,7 @@ def needed_bytes(resolved: ResolvedRun, run: Run) -> int:
     """Bytes that the card must have for a run by its ledgers alone: the busiest stage's peak, and
     what CUDA takes outside torch.
     """
-    ledgers = _ledgers(replace(resolved, run=run))
-    highest = max(int(ledger.peak(phases=STEP)) for ledger in ledgers)
+    highest = max(stage_ledgers(replace(resolved, run=run)).peaks(STEP))
     return highest + sum(size for _, size, _ in resolved.outside_torch)
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..ledger.ledger import CPU, RANK_0, UNIFIED, Ledger
+from ..ledger.ledger import UNIFIED
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
+from .stage_ledgers import StageLedgers
 
 if TYPE_CHECKING:
     from .stage_replay import StageReplay
@@ -26,7 +27,7 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     """
 
     resolved: ResolvedRun
-    ledgers: tuple[Ledger, ...]
+    ledgers: StageLedgers
     peaks: list[int]
     busiest: int
     replayed: StageReplay | None
@@ -120,13 +121,4 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
         """Host memory of a node, of whose ranks one may be rank 0."""
         ranks = self.resolved.hardware.gpus_per_node
         _, libraries, _ = self.resolved.host_libraries
-        return _host_bytes(self.ledgers, ranks) + (libraries + self.evicted) * ranks
-
-
-def _host_bytes(ledgers: tuple[Ledger, ...], ranks: int) -> int:
-    """The highest bytes on the host of a node with `ranks` ranks."""
-    highest = 0
-    for ledger in ledgers:
-        every, first = ledger.heights(CPU), ledger.heights(RANK_0)
-        highest = max(highest, *(int(every[name]) * ranks + int(first[name]) for name in every))
-    return highest
+        return self.ledgers.host_bytes(ranks) + (libraries + self.evicted) * ranks

@@ -6,7 +6,7 @@ The first steps of a replay, phase by phase, and where one that does not fit die
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -202,7 +202,7 @@ def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
     )
 
 
-def _highest_bytes(ledgers: tuple[Ledger, ...], place: str) -> int:
+def _highest_bytes(ledgers: Iterable[Ledger], place: str) -> int:
     """The highest bytes of any stage in a place other than the GPU."""
     return max(int(ledger.peak(place)) for ledger in ledgers)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ....estimates.calculator import training_figures
+from ....estimates.calculator import stage_ledgers, training_figures
 from ....estimates.figures import Figures
 from ....estimates.machine import machine_of
 from ....estimates.memory_result import memory_result, stage_layers
+from ....estimates.stage_ledgers import StageLedgers
+from ....ledger.ledger import CPU, RANK_0, Ledger
 from ....runfile.config import RunFile
 from ....runfile.resolve.resolve_training import resolve_training
 from ....runfile.resolve.resolved_run import ResolvedRun
@@ -18,9 +21,12 @@ from ....timing.training.flops import mfu, model_flops
 from ....timing.training.step import step_seconds
 from ....timing.training.step_seconds import PARTS
 from ....tools.read import read
+from ....training.engines import engine_row
+from ....training.step.layer_groups import equal_layers
 from ..answers.plans import Plan, PlanSeconds, PlanStage
 
 HOUR = 3600
+FEW = 8  # pipeline stages, whose ledgers one by one are as quick as one for all
 
 
 class Tried(Struct, frozen=True, kw_only=True):
@@ -40,8 +46,52 @@ class Tried(Struct, frozen=True, kw_only=True):
 def tried_run(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Tried:
     """A run file, replayed."""
     file = read(dict(run))
-    figures = training_figures(resolve_training(file))
+    resolved = resolve_training(file)
+    figures = training_figures(resolved, ledgers=StagesTogether(resolved))
     return Tried(run=run, settings=settings, file=file, figures=figures)
+
+
+class StagesTogether(StageLedgers):
+    """The ledgers of a run's pipeline stages, whose figures are those of one ledger of them all
+    where layers are equal and the engine's ledger takes arrays of stages.
+    """
+
+    def __init__(self, resolved: ResolvedRun) -> None:
+        alone = stage_ledgers(resolved)
+        super().__init__(alone.stages, alone.__getitem__)
+        run, row = resolved.run, engine_row(resolved.engine.name)
+        arrays = not row.apart and equal_layers(run) and not run.stage_counts
+        self.together = _together(resolved) if arrays and self.stages > FEW else []
+
+    def peaks(self, phases: Iterable[str]) -> list[int]:
+        """The highest instant of some phases, of each stage: at the moment that is its highest."""
+        import numpy as np
+
+        if not self.together:
+            return super().peaks(phases)
+
+        def heights(some: Iterable[str] | None) -> Any:
+            peaks: list[Any] = [ledger.peak(phases=some) for ledger in self.together]
+            return np.array([np.broadcast_to(peak, self.stages) for peak in peaks])
+
+        every, found = heights(None), heights(phases)
+        if (every.max(axis=0) > found.max(axis=0)).any():  # start-up hides which moment is highest
+            return super().peaks(phases)
+        return [int(peak) for peak in found.max(axis=0)]
+
+    def host_bytes(self, ranks: int) -> int:
+        """The highest bytes on the host of a node with `ranks` ranks."""
+        places = {entry.place for ledger in self.together for entry in ledger.entries}
+        return super().host_bytes(ranks) if not places or places & {CPU, RANK_0} else 0
+
+
+def _together(resolved: ResolvedRun) -> list[Ledger]:
+    """The ledger of all stages, at each moment that may have the peak of one."""
+    import numpy as np
+
+    run, engine = resolved.run, resolved.engine
+    run = replace(run, stage=np.arange(int(run.mesh.pp)))
+    return engine.ledgers(run) if engine.ledgers is not None else [engine.ledger(run)]
 
 
 def full_plan(tried: Tried, *, price: float | None = None, tokens: int | None = None) -> Plan:

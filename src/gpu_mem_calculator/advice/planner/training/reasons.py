@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from ....estimates.machine import machine_of
 from ....ledger.units import gib
 from ....timing.training.step import step_seconds
+from ....training.step.layer_groups import equal_layers
 from ..answers.plans import KnobEffect, Plan
 from .axes import COUNT_LOSS, KEYS, OVERLAPPED, PIPE, RANK
 from .limits import tie
-from .memory import highest_stage
+from .memory import highest_stage, peak_bytes
 from .search import Found, SetUp, at_sizes, named_settings
 from .structures import Structure
 
@@ -172,12 +173,15 @@ def _effect(
     """The effect of a change on the ledger's peak and the time of a step; None where the engine
     refuses it.
     """
+    import numpy as np
+
     resolved = at_sizes(structure, sizes, global_batch)
     if resolved is None:
         return None
-    peak = highest_stage(resolved)
+    run = resolved.run
+    peak = int(np.max(peak_bytes(resolved, run))) if equal_layers(run) else highest_stage(resolved)
     machine = machine_of(resolved.hardware)
-    seconds = float(step_seconds(resolved.run, structure.engine, machine).estimate)
+    seconds = float(step_seconds(run, structure.engine, machine).estimate)
     more = peak - best.allocated_bytes
     return KnobEffect(
         change=change,

@@ -1,0 +1,33 @@
+"""The ledgers of a run's pipeline stages, each made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+
+from ..ledger.ledger import CPU, RANK_0, Ledger
+
+
+class StageLedgers:
+    """The ledgers of `stages`; `make` makes that of one."""
+
+    def __init__(self, stages: int, make: Callable[[int], Ledger]) -> None:
+        self.stages, self._made = stages, cache(make)
+
+    def __iter__(self) -> Iterator[Ledger]:
+        return map(self._made, range(self.stages))
+
+    def __getitem__(self, stage: int) -> Ledger:
+        return self._made(stage)
+
+    def peaks(self, phases: Iterable[str]) -> list[int]:
+        """The highest instant of some phases, of each stage."""
+        return [int(ledger.peak(phases=phases)) for ledger in self]
+
+    def host_bytes(self, ranks: int) -> int:
+        """The highest bytes on the host of a node with `ranks` ranks."""
+        highest = 0
+        for ledger in self:
+            every, first = ledger.heights(CPU), ledger.heights(RANK_0)
+            highest = max(highest, *(int(every[name]) * ranks + int(first[name]) for name in every))
+        return highest
