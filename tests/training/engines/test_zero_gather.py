@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.pytorch.autograd.peak import PeakParts
@@ -15,6 +16,7 @@ from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.deepspeed.cache_key import CacheKey, plain
 from gpu_mem_calculator.training.engines.deepspeed.coordinator import (
     NO_RECOMPUTE,
+    RECOMPUTE,
     RECOMPUTE_HOLDS,
     GatherLimits,
     ModuleStack,
@@ -24,6 +26,7 @@ from gpu_mem_calculator.training.engines.deepspeed.gather import GatherAllocator
 from gpu_mem_calculator.training.engines.deepspeed.gather_script import (
     GatheredBlock,
     GatheredModel,
+    _Recording,
     gather_script,
 )
 from gpu_mem_calculator.training.engines.deepspeed.hook_points import AFTER, BEFORE
@@ -111,6 +114,34 @@ def test_a_script_leaves_small_parameters_gathered() -> None:
     assert few[1:3] == [30, 30]
     assert more[1:3] == [60, 60]
     assert few[-1] == more[-1] == 60
+
+
+@pytest.mark.parametrize("again", [NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS])
+@pytest.mark.parametrize("limits", [(0, 0, 0), (60, 300, 0), (80, 1000, 600), (200, 900, 2000)])
+@pytest.mark.parametrize("given", [(), tuple(range(1, 40, 2))])
+@pytest.mark.parametrize("known", [True, False])
+def test_layers_that_are_recorded_again_are_as_they_would_be_recorded(
+    again: int,
+    limits: tuple[int, int, int],
+    given: tuple[int, ...],
+    known: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty layers, whose smaller parameter stays gathered where it is so before."""
+    both = ((BEFORE, 0), (AFTER, 0), (BEFORE, 1), (AFTER, 1))
+    forward, backward = (tuple((*hook, ahead) for hook in both) for ahead in (True, False))
+    layer = GatheredBlock(
+        (forward,), (forward, backward) if again else (backward,), ((30, 50), (50, 30))
+    )
+    head = GatheredBlock((forward[:2],), (backward[:2],), ((100,), (100,)))
+    many = ModuleStack(((), (), (100,), ()), ((LAYER, 20, again),), ((100,),))
+    every = GatherLimits(*limits, persist=30 if given else 0)
+    model = GatheredModel(many, every, 2, False, ((layer, 20),), head)
+    script = _Recording(model, given, known=known).script()
+    asked: list[int] = []
+    monkeypatch.setattr(_Recording, "_again", lambda *_: asked.append(1) or 0)
+    assert _Recording(model, given, known=known).script() == script
+    assert asked or limits[0] or known == (not given)
 
 
 def needed(sizes: tuple[int, ...], bucket: int) -> int:

@@ -59,6 +59,10 @@ class ModuleTrace:
         self.events: list[tuple[int, bool]] = []  # module, whether fetched (else released)
         self.holding_releases: set[int] = set()  # after them a recomputed forward keeps the weights
         self.layers: list[list[int]] = []  # modules of each layer, in the order of forward
+        self.kinds: list[int] = []  # of each layer, its row of the stack
+        # of each layer: its first parameter, and the first event of its forward and its backward
+        self.first_params: list[int] = []
+        self.first_events: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self.after: list[int] = []  # modules after the layers
         self.begun = self.ended = 0  # events before the first layer, and of all of forward
         self.order: list[tuple[int, int]] = []  # each parameter that is fetched, and its fetch
@@ -79,11 +83,13 @@ class ModuleTrace:
 
     def _build(self, stack: ModuleStack) -> None:
         before = [self._add(m) for m in stack.before]
-        layers = [
-            ([[self._add(m) for m in group] for group in groups], again)
-            for groups, count, again in stack.layers
-            for _ in range(count)
-        ]
+        layers = []
+        for kind, (modules, count, again) in enumerate(stack.layers):
+            for _ in range(count):
+                self.kinds.append(kind)
+                self.first_params.append(len(self.numel))
+                layers.append(([[self._add(m) for m in group] for group in modules], again))
+        self.first_params.append(len(self.numel))
         after = [self._add(m) for m in stack.after[:-1]]
         after.append(self._add(stack.after[-1], (0,) if stack.tied else ()))
         self.layers = [[m for group in groups for m in group] for groups, _ in layers]
@@ -93,7 +99,8 @@ class ModuleTrace:
             self.events.append((before[0], True))
         self._forward(before[stack.root :])
         self.begun = len(self.events)
-        for ids in self.layers:
+        for number, ids in enumerate(self.layers):
+            self.first_events[0][number] = len(self.events)
             self._forward(ids)
         self._forward(after)
         self.ended = len(self.events)
@@ -102,8 +109,9 @@ class ModuleTrace:
         self.events += [(before[1], True)] if stack.root else [(head, False), (before[1], True)]
         for ident in after[-2::-1]:
             self.events += [(ident, True), (ident, False)]
-        for groups, again in reversed(layers):
-            self._backward(groups, again)
+        for number in range(len(layers) - 1, -1, -1):
+            self.first_events[1][number] = len(self.events)
+            self._backward(*layers[number])
         self.events += [(ident, True) for ident in reversed(before[2:]) if self.modules[ident]]
 
     def _count(self) -> None:
@@ -154,6 +162,7 @@ class ParameterCoordinator:
         self.limits = limits
         self.persistent = [n <= limits.persist for n in trace.numel]
         self.available = list(self.persistent)
+        self.checks: list[tuple[int, int, bool]] = []  # parameter, fetch, whether it is used soon
         self.restart()
 
     def restart(self) -> None:
@@ -178,34 +187,39 @@ class ParameterCoordinator:
 
     def need(self, params: tuple[int, ...]) -> None:
         """Gather what is missing of a module's parameters, and wait for all of them."""
-        missing = [p for p in params if not self.available[p] and p not in self.handles]
+        available, handles = self.available, self.handles
+        missing = [p for p in params if not available[p] and p not in handles]
         if missing:
             self.gather(missing)
         for p in params:
-            if p in self.handles:
+            if p in handles:
                 self.wait(p)
 
     def fetch(self, params: tuple[int, ...]) -> None:
         """Gather what the module needs, then prefetch."""
-        self.need(params)
-        for _ in range(sum(self.recent[p] < self.step for p in params)):
+        if params:
+            self.need(params)
+        recent, step = self.recent, self.step
+        for _ in [p for p in params if recent[p] < step]:
             p, at = self.queue.popleft()
-            self.recent[p] = at
-        self.prefetch()
-        self.step += 1
+            recent[p] = at
+        if self.count < self.limits.live:
+            self.prefetch()
+        self.step = step + 1
 
     def prefetch(self) -> None:
         """Take parameters off the queue until the bucket or the limit of live ones is full."""
         space = min(self.limits.live - self.count, self.limits.prefetch)
         wanted: dict[int, None] = {}
         size = 0
-        while self.queue and size < space:
-            p, at = self.queue.popleft()
-            if at > self.recent[p]:
-                self.recent[p] = at
-            if not self.available[p] and p not in self.handles and p not in wanted:
+        queue, recent, available, numel = self.queue, self.recent, self.available, self.trace.numel
+        while queue and size < space:
+            p, at = queue.popleft()
+            if at > recent[p]:
+                recent[p] = at
+            if not available[p] and p not in self.handles and p not in wanted:
                 wanted[p] = None
-                size += self.trace.numel[p]
+                size += numel[p]
         if wanted:
             self.gather(list(wanted))
 
@@ -214,12 +228,19 @@ class ParameterCoordinator:
 
         `holds`: a recomputed forward keeps it alive until the next release.
         """
-        step, uses, passed = self.step, self.trace.uses, self.trace.passed
+        step = self.step
         for p in params:
             if self.persistent[p] or self.recent[p] > step or not self.available[p]:
                 continue
-            again = next((use for use in uses[p] if use >= step), None)
-            if again is not None and passed[again] - passed[step] < self.limits.reuse:
+            soon = self.used_soon(p, step)
+            self.checks.append((p, step, soon))
+            if soon:
                 continue
             self.available[p] = False
             self.count -= self.trace.numel[p]
+
+    def used_soon(self, param: int, step: int) -> bool:
+        """Whether the next use of a parameter, from a fetch on, is within the reuse distance."""
+        passed = self.trace.passed
+        again = next((use for use in self.trace.uses[param] if use >= step), None)
+        return again is not None and passed[again] - passed[step] < self.limits.reuse

@@ -44,40 +44,32 @@ class GatherAllocator(ParameterCoordinator):
         self.held_back: dict[int, list[int]] = {}  # released, but alive in a recomputed forward
         self.traced = False
         self.available = [False] * len(trace.numel)
-
-    def whole(self, param: int) -> int:
-        """Bytes of a gathered parameter; 0 where one rank's shard on the GPU is the whole parameter
-        (partition_parameters.py:1560).
-        """
-        return self.trace.bytes[param] if self.ranks > 1 or self.from_host else 0
-
-    def padded(self, param: int) -> int:
-        """Bytes of a gathered parameter, padded to equal shards."""
-        if not self.whole(param):
-            return 0
-        size, width = self.trace.numel[param], self.trace.bytes[param] // self.trace.numel[param]
-        return -(-size // self.ranks) * self.ranks * width
+        # Bytes of each parameter, and padded to equal shards; 0 where one rank's shard on the GPU
+        # is the whole parameter (partition_parameters.py:1560).
+        self.whole = trace.bytes if ranks > 1 or from_host else [0] * len(trace.bytes)
+        widths = zip(self.whole, trace.numel, strict=True)
+        self.padded = [-(-size // ranks) * ranks * (whole // size) for whole, size in widths]
 
     def gather(self, params: list[int]) -> None:
         """Allocate the tensor of one parameter, or a flat buffer for several."""
         super().gather(params)
         if len(params) == 1:
-            self.tensors[params[0]] = self.to.make_on(self.lane, self.padded(params[0]))
+            self.tensors[params[0]] = self.to.make_on(self.lane, self.padded[params[0]])
         else:
-            handle = id(self.handles[params[0]])
-            self.flats[handle] = self.to.make_on(self.lane, sum(map(self.padded, params)))
+            handle, size = id(self.handles[params[0]]), sum([self.padded[p] for p in params])
+            self.flats[handle] = self.to.make_on(self.lane, size)
             self.members[handle] = sorted(params)
         if self.from_host:
-            shards = [self.padded(p) // self.ranks for p in params]
+            shards = [self.padded[p] // self.ranks for p in params]
             self.to.free([self.to.make_on(self.lane, size, FROM_HOST) for size in shards])
 
     def wait(self, param: int) -> None:
         """Copy all parameters out of the flat buffer at its first wait, and free it at the last."""
-        handle = self.handles[param]
-        members = self.members.pop(id(handle), ())
-        for p in members:
-            self.tensors[p] = self.to.make_on(self.lane, self.whole(p))
-        super().wait(param)
+        handle = self.handles.pop(param)
+        handle[0] -= 1
+        self.available[param] = True
+        for p in self.members.pop(id(handle), ()):
+            self.tensors[p] = self.to.make_on(self.lane, self.whole[p])
         if not handle[0] and id(handle) in self.flats:
             self.to.free((self.flats.pop(id(handle)),))
 
@@ -96,8 +88,8 @@ class GatherAllocator(ParameterCoordinator):
             for p in params:
                 self.available[p] = False
         for p in params:
-            if not holds:
-                self.to.free(self.held_back.pop(p, ()))
+            if not holds and p in self.held_back:
+                self.to.free(self.held_back.pop(p))
             if not self.available[p]:
                 self.free_parameter(p, holds=holds)
 
@@ -122,7 +114,7 @@ class GatherAllocator(ParameterCoordinator):
     def gather_alone(self, params: Iterable[int]) -> None:
         """Gather parameters one by one, on torch's own CUDA stream."""
         for p in params:
-            self.tensors[p] = self.to.make_on(0, self.padded(p))
+            self.tensors[p] = self.to.make_on(0, self.padded[p])
             self.available[p] = True
 
 
@@ -136,16 +128,15 @@ class WeightReader:
 
     def advance(self, end: int) -> None:
         """Run every fetch and release before the event with index `end`."""
-        trace = self.trace
+        trace, state, opened = self.trace, self.state, self.open
         for index in range(self.at, end):
             module, fetched = trace.events[index]
-            params = trace.modules[module]
             if fetched:
-                self.open.add(module)
-                self.state.fetch(params)
+                opened.add(module)
+                state.fetch(trace.modules[module])
             else:
-                self.open.discard(module)
-                self.state.release(params, holds=index in trace.holding_releases)
+                opened.discard(module)
+                state.release(trace.modules[module], holds=index in trace.holding_releases)
         self.at = max(self.at, end)
 
     def until(self, module: int, *, fetched: bool) -> None:

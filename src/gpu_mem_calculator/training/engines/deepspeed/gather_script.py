@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable
 from itertools import chain, groupby
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -131,53 +132,214 @@ def small_parameters(model: GatheredModel) -> dict[int, int]:
     (zero/stage3.py:2878).
     """
     state = _allocator(model, _Recorder())
-    return {p: state.padded(p) for p, stays in enumerate(state.persistent) if stays}
+    return {p: state.padded[p] for p, stays in enumerate(state.persistent) if stays}
+
+
+class _Boundary(NamedTuple):
+    """Where a micro-batch is between two layers; `shape`: as seen from the one that follows."""
+
+    shape: Hashable
+    param: int
+    step: int
+    taken: int  # off the queue
+    event: int
+    tensors: int
+    events: int
+    ends: int
+
+
+class _Recording:
+    """A micro-batch that begins with the parameters `given` gathered.
+
+    A layer that finds the state, relative to itself, as the one before it does the same, while the
+    queue ahead and the distances of reuse are alike: then what was recorded is written again.
+    """
+
+    def __init__(self, model: GatheredModel, given: tuple[int, ...], *, known: bool) -> None:
+        self.model, self.known, self.to = model, known, _Recorder()
+        self.state = _allocator(model, self.to)
+        self.trace, self.state.traced = self.state.trace, known
+        self.state.gather_alone(given)
+        self.to.events.clear()
+        self.reader = WeightReader(self.trace, self.state)
+        self.ends: list[int] = []
+        self.backwards = False
+        small = {p for p, _ in self.trace.order if self.state.persistent[p]}
+        # whether small parameters stay gathered, or all are freed by those who have gathered them
+        self.settled = all(self.state.available[p] == known for p in small)
+        self.blocks = [block for block, count in model.layers for _ in range(count)]
+
+    def script(self) -> GatherScript:
+        """Record all of it."""
+        trace, head, to = self.trace, self.model.head, self.to
+        self.reader.advance(trace.begun)
+        self.ends.append(len(to.events))
+        numbers = range(len(self.blocks))
+        self._layers(numbers, forward=True)
+        places = modules_of(head.reads, trace.after, trace)
+        self._run(head.forward, places)
+        self._run(head.backward, places)
+        self._layers(numbers[::-1], forward=False)
+        self.reader.advance(len(trace.events))
+        self.ends.append(len(to.events))
+        self.state.sweep(persistent=not self.known)
+        self.ends.append(len(to.events))
+        left = {p: self.state.tensors[p] for p in sorted(self.state.tensors)}
+        sizes, events, ends = (array("q", one) for one in (to.sizes, to.events, self.ends))
+        return GatherScript(sizes, frozenset(to.shards), events, ends, left)
+
+    def _run(self, passes: Hooks, modules: tuple[list[int], list[int]]) -> None:
+        """A block's hooks. A checkpointed layer that runs forward again stops before its last
+        release.
+        """
+        for kind, number, forward in chain.from_iterable(passes):
+            places = modules[0 if forward else 1]
+            if kind == BEFORE:
+                self.backwards = self.backwards or not forward
+                self.reader.until(places[number], fetched=True)
+            elif kind == AFTER:
+                stops = forward and self.backwards and number == len(places) - 1
+                if not stops and places[number] not in places[number + 1 :]:
+                    self.reader.until(places[number], fetched=False)
+            else:
+                continue
+            self.ends.append(len(self.to.events))
+
+    def _layers(self, numbers: range, *, forward: bool) -> None:
+        """The layers of a pass in their order."""
+        before: _Boundary | None = None
+        at = 0
+        while at < len(numbers):
+            number, now = numbers[at], self._boundary(numbers[at], forward=forward)
+            same = before is not None and before.shape == now.shape and self.settled
+            if before and same and (count := self._again(before, now, numbers[at - 1 :])):
+                at, before = at + count, None
+                continue
+            before = now
+            self.state.checks.clear()
+            block = self.blocks[number]
+            modules = modules_of(block.reads, self.trace.layers[number], self.trace)
+            self._run(block.forward if forward else block.backward, modules)
+            at += 1
+
+    def _kind(self, number: int) -> tuple[int, int]:
+        """What a layer and its hooks are."""
+        return self.trace.kinds[number], id(self.blocks[number])
+
+    def _near(self, param: int, first: int) -> tuple[bool, int]:
+        """A layer's parameter, seen from the layer that begins with `first`; others stay."""
+        inside = self.trace.first_params[0] <= param < self.trace.first_params[-1]
+        return inside, param - first if inside else param
+
+    def _boundary(self, number: int, *, forward: bool) -> _Boundary:
+        """The state before a layer."""
+        trace, state, reader = self.trace, self.state, self.reader
+        first, step, made = trace.first_params[number], state.step, len(self.to.sizes)
+        groups: dict[int, int] = {}
+        waiting = [
+            (self._near(p, first), groups.setdefault(id(handle), len(groups)), handle[0])
+            for p, handle in state.handles.items()
+        ]
+        flat = [
+            (made - state.flats[one], [self._near(p, first) for p in state.members.get(one, ())])
+            for one in groups
+            if one in state.flats
+        ]
+        own = [p for m in trace.layers[number] for p in trace.modules[m]]
+        shape = (
+            self._kind(number),
+            state.traced and state.count,  # only prefetches read it
+            sorted((self._near(p, first), made - tensor) for p, tensor in self._large()),
+            (waiting, flat),
+            [(self._near(p, first), [made - t for t in row]) for p, row in state.held_back.items()],
+            [(max(state.recent[p] - step, -1), state.available[p]) for p in own],
+            reader.at - trace.first_events[0 if forward else 1][number],
+            [m in reader.open for m in trace.layers[number] if trace.modules[m]],
+        )
+        taken = len(trace.order) - len(state.queue)
+        lengths = (made, len(self.to.events), len(self.ends))
+        return _Boundary(shape, first, step, taken, reader.at, *lengths)
+
+    def _large(self) -> list[tuple[int, int]]:
+        """The gathered parameters that do not stay, and their tensors."""
+        small = self.state.persistent
+        return [(p, tensor) for p, tensor in self.state.tensors.items() if not small[p]]
+
+    def _again(self, before: _Boundary, now: _Boundary, numbers: range) -> int:
+        """Write the layer between two boundaries again for those that follow and do the same; their
+        number. `numbers`: from that layer on.
+        """
+        step = _Boundary("", *(b - a for a, b in zip(before[1:], now[1:], strict=True)))
+        count = 0
+        while count + 1 < len(numbers) and self._alike(before, step, numbers, count + 1):
+            count += 1
+        if count:
+            self._repeat(before, step, numbers[: count + 1])
+        return count
+
+    def _alike(self, begin: _Boundary, step: _Boundary, numbers: range, later: int) -> bool:
+        """Whether the layer that is `later` behind the recorded one finds the same in the queue,
+        and the same parameters are used soon.
+        """
+        if self._kind(numbers[later]) != self._kind(numbers[0]):
+            return False
+        rows = []
+        for moved in (0, later):
+            taken, fetch = begin.taken + moved * step.taken, begin.step + moved * step.step
+            first = begin.param + moved * step.param
+            row = self.trace.order[taken : taken + step.taken]
+            rows.append([(self._near(p, first), at - fetch, self.trace.numel[p]) for p, at in row])
+        return rows[0] == rows[1] and all(
+            soon
+            == self.state.used_soon(
+                p + later * step.param * self._near(p, 0)[0], fetch + later * step.step
+            )
+            for p, fetch, soon in self.state.checks
+        )
+
+    def _repeat(self, begin: _Boundary, step: _Boundary, numbers: range) -> None:
+        """Write the layer that was recorded since `begin` for all the others of `numbers`, too."""
+        to, state, trace, count = self.to, self.state, self.trace, len(numbers) - 1
+        events, ends = to.events[begin.events :], self.ends[begin.ends :]
+        shards = [tensor for tensor in to.shards if tensor >= begin.tensors]
+        for number in range(1, count + 1):
+            more = number * step.tensors
+            to.events += [event + more if event >= 0 else event - more for event in events]
+            to.shards += [tensor + more for tensor in shards]
+            self.ends += [end + number * step.events for end in ends]
+        to.sizes += to.sizes[begin.tensors :] * count
+        params, tensors = count * step.param, count * step.tensors
+
+        def moved(param: int) -> int:
+            return param + params * self._near(param, 0)[0]
+
+        large = [(p, tensor, state.available[p]) for p, tensor in self._large()]
+        for p, _, _ in large:
+            del state.tensors[p]
+            state.available[p] = False
+        for p, tensor, available in large:
+            state.tensors[moved(p)] = tensor + tensors * self._near(p, 0)[0]
+            state.available[moved(p)] = available
+        state.handles = {moved(p): handle for p, handle in state.handles.items()}
+        state.flats = {one: tensor + tensors for one, tensor in state.flats.items()}
+        state.members = {one: [moved(p) for p in row] for one, row in state.members.items()}
+        state.held_back = {
+            moved(p): [tensor + tensors for tensor in row] for p, row in state.held_back.items()
+        }
+        for _ in range(count * step.taken):
+            p, at = state.queue.popleft()
+            state.recent[p] = max(state.recent[p], at)
+        state.step += count * step.step
+        self.reader.at += count * step.event
+        opened = [module in self.reader.open for module in trace.layers[numbers[0]]]
+        for number in numbers[1:]:
+            for module, is_open in zip(trace.layers[number], opened, strict=True):
+                (self.reader.open.add if is_open else self.reader.open.discard)(module)
 
 
 @remembered(16, always=True)
 def gather_script(model: GatheredModel, given: tuple[int, ...], *, known: bool) -> GatherScript:
-    """Record a micro-batch that begins with the parameters `given` gathered; `known`: the order of
-    modules is. A checkpointed layer that runs forward again stops before its last release.
+    """What is gathered in a micro-batch that begins with the parameters `given` gathered; `known`:
+    the order of modules has been recorded.
     """
-    to = _Recorder()
-    state = _allocator(model, to)
-    trace, state.traced = state.trace, known
-    state.gather_alone(given)
-    to.events.clear()
-    reader = WeightReader(trace, state)
-    ends: list[int] = []
-    backwards = False
-
-    def run(passes: Hooks, modules: tuple[list[int], list[int]]) -> None:
-        nonlocal backwards
-        for kind, number, forward in chain.from_iterable(passes):
-            places = modules[0 if forward else 1]
-            if kind == BEFORE:
-                backwards = backwards or not forward
-                reader.until(places[number], fetched=True)
-            elif kind == AFTER:
-                stops = forward and backwards and number == len(places) - 1
-                if not stops and places[number] not in places[number + 1 :]:
-                    reader.until(places[number], fetched=False)
-            else:
-                continue
-            ends.append(len(to.events))
-
-    reader.advance(trace.begun)
-    ends.append(len(to.events))
-    blocks = [block for block, count in model.layers for _ in range(count)]
-    places = [modules_of(b.reads, i, trace) for b, i in zip(blocks, trace.layers, strict=True)]
-    for block, modules in zip(blocks, places, strict=True):
-        run(block.forward, modules)
-    head = modules_of(model.head.reads, trace.after, trace)
-    run(model.head.forward, head)
-    run(model.head.backward, head)
-    for block, modules in zip(reversed(blocks), reversed(places), strict=True):
-        run(block.backward, modules)
-    reader.advance(len(trace.events))
-    ends.append(len(to.events))
-    state.sweep(persistent=not known)
-    ends.append(len(to.events))
-    left = {p: state.tensors[p] for p in sorted(state.tensors)}
-    sizes, events, hooks = (array("q", one) for one in (to.sizes, to.events, ends))
-    return GatherScript(sizes, frozenset(to.shards), events, hooks, left)
+    return _Recording(model, given, known=known).script()
