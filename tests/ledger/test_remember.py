@@ -43,7 +43,7 @@ def test_a_call_with_ints_is_computed_once(value: Any) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda n: n, Sizes, lambda n: Sizes(1, (n,))])
-@pytest.mark.parametrize("number", [Sym.named(3, "b"), numpy.zeros(5000)])
+@pytest.mark.parametrize("number", [Sym.named(3, "b"), numpy.zeros(40_000)])
 def test_a_call_with_syms_or_large_arrays_is_computed_again(wrap: Any, number: Any) -> None:
     """At any place in the arguments."""
     double, calls = _counting()

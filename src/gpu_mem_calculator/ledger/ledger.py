@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from .formula import Formula
 from .num import SINGLE, Bytes, Num, larger
+from .remember import Same, remembered
 from .source import Source
 
 # What a byte is for, in the words of PyTorch's memory tracker, so that ledgers can be compared.
@@ -184,6 +185,7 @@ class Ledger(Struct, frozen=True, dict=True):
     - tight: writes the stream on a GPU with too little memory for the engine's usual way
     - old_grads: gradients are freed after the first forward of the next step, not after the step
     - scaled: a published parameter count overrides the architecture's, and has scaled the entries
+    - groups: the entries, in groups that other ledgers have as well, whose sums are remembered
     """
 
     instants: tuple[Instant, ...]
@@ -193,6 +195,7 @@ class Ledger(Struct, frozen=True, dict=True):
     tight: Callable[[Ledger], Writer] | None = None
     scaled: bool = False
     old_grads: bool = False
+    groups: tuple[tuple[Entry, ...], ...] = ()
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place: GPU, CPU, NVME or UNIFIED."""
@@ -251,19 +254,34 @@ class Ledger(Struct, frozen=True, dict=True):
         return {i.name: sum([row[i.name] for row in rows]) * i.present for i in self.instants}
 
     def _array_sums(self, place: str) -> dict[str, Num]:
-        """The same for arrays of runs: small arrays are summed first, and what is alive alike at
-        several instants is multiplied once.
-        """
-        terms: dict[str, list[Num]] = {instant.name: [] for instant in self.instants}
-        for entry in self.entries:
-            if entry.place == place:
-                products: dict[int, Num] = {}
-                for name, copies in entry.live.items():
-                    key = copies if isinstance(copies, int) else id(copies)
-                    if key not in products:
-                        products[key] = entry.bytes * copies if key != 1 else entry.bytes
-                    terms[name].append(products[key])
-        return {i.name: _small_first(terms[i.name]) * i.present for i in self.instants}
+        """The same for arrays of runs."""
+        if self.groups:
+            rows = [_remembered_sums(Same(group), place) for group in self.groups]
+        else:
+            rows = [group_sums(self.entries, place)]
+        names = ((i, [row[i.name] for row in rows if i.name in row]) for i in self.instants)
+        return {i.name: _small_first(terms) * i.present for i, terms in names}
+
+
+def group_sums(entries: Iterable[Entry], place: str) -> dict[str, Num]:
+    """Bytes of arrays of runs in one place, by the names of the instants at which there are any:
+    small arrays are summed first, and what is alive alike at several is multiplied once.
+    """
+    terms: dict[str, list[Num]] = {}
+    for entry in entries:
+        if entry.place == place:
+            products: dict[int, Num] = {}
+            for name, copies in entry.live.items():
+                key = copies if isinstance(copies, int) else id(copies)
+                if key not in products:
+                    products[key] = entry.bytes * copies if key != 1 else entry.bytes
+                terms.setdefault(name, []).append(products[key])
+    return {name: _small_first(several) for name, several in terms.items()}
+
+
+@remembered(32, always=True)
+def _remembered_sums(entries: Same[tuple[Entry, ...]], place: str) -> dict[str, Num]:
+    return group_sums(entries.value, place)
 
 
 def _small_first(terms: list[Num]) -> Num:

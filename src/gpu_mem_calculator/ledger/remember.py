@@ -18,7 +18,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 Kept = TypeVar("Kept")
 ATOMS = frozenset((int, bool, float, str, type(None), frozenset))
-MOST_ELEMENTS = 4096  # of an array in a key
+MOST_ELEMENTS = 1 << 15  # of an array in a key
 _clears: list[Callable[[], None]] = []
 
 

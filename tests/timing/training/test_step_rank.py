@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.ledger.remember import forget
+from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.communication import end_collectives, layer_collectives
 from gpu_mem_calculator.timing.training.compute import (
     embedding_seconds,
@@ -17,7 +18,14 @@ from gpu_mem_calculator.timing.training.compute import (
     layer_seconds,
 )
 from gpu_mem_calculator.timing.training.operators import layer_kinds
-from gpu_mem_calculator.timing.training.step import UNREAD, UNREAD_OPTIONS, rank_seconds
+from gpu_mem_calculator.timing.training.step import (
+    UNREAD,
+    UNREAD_OPTIONS,
+    rank_seconds,
+    step_seconds,
+)
+from gpu_mem_calculator.tools.read import read
+from tests.conftest import small_run
 from tests.timing.training.test_arrays import MEGATRON, OTHERS, resolved
 
 RUNS = {**MEGATRON, **OTHERS}
@@ -105,3 +113,15 @@ def test_equal_ranks_of_an_array_are_computed_once() -> None:
         one = rank_seconds(replace(run, batch=size), "fsdp", machine)
         assert many.blocks[0].forward[place] == one.blocks[0].forward
         assert many.head.backward[place] == one.head.backward
+
+
+def test_a_rank_that_stores_scores_is_timed_alone() -> None:
+    """One sequence is read where it lies, several are copied: Bloom's eager attention."""
+    config = {"model_type": "bloom", "hidden_size": 256, "n_head": 4, "n_layer": 2}
+    file = small_run("fsdp", model={"config": {**config, "vocab_size": 1000}})
+    found = resolve(read(file))
+    run, machine = found.run, machine_of(found.hardware)
+    many = step_seconds(replace(run, batch=np.array([1, 2, 3])), "fsdp", machine)
+    for place, size in enumerate((1, 2, 3)):
+        one = step_seconds(replace(run, batch=size), "fsdp", machine)
+        assert float(many.estimate[place]) == float(one.estimate)

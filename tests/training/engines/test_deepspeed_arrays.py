@@ -9,6 +9,8 @@ import pytest
 
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.ledger.remember import forget
+from gpu_mem_calculator.runfile.config import ModelConfig
+from gpu_mem_calculator.runfile.find_model.model_source import find_model
 from gpu_mem_calculator.training.engines.deepspeed.engine import ENGINE
 
 from .test_deepspeed import ONE, TINY, book, make
@@ -73,6 +75,14 @@ def test_numbers_of_micro_batches_do_not_mix(stage: int, offload: str) -> None:
         forget()
         fresh.append(int(book(micro_batches=m, **options).peak()))
     assert peaks[0] == fresh
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_learnt_positions_are_summed_over_several_sequences(stage: int) -> None:
+    """One sequence has nothing to sum, in an array, too."""
+    small = find_model(ModelConfig(name="gpt2")).arch
+    many = book(small, batch=np.array([1, 2]), seq=512, zero_stage=stage)
+    same(many, [book(small, batch=size, seq=512, zero_stage=stage) for size in (1, 2)])
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -138,7 +138,7 @@ class BlockSeconds(Struct, frozen=True, kw_only=True):
 def layer_seconds(run: Run, engine: str, machine: Machine, kind: EqualLayers) -> BlockSeconds:
     """Seconds of one layer for one micro-batch; `recompute`: where the layer recomputes."""
     clock = BlockClock(run, engine, machine)
-    scores = stores_scores(run, engine) or _has_scores(run, engine, kind)
+    scores = stores_scores(run, engine) or runs_scores(run, engine, kind)
     matmuls = tuple(layer_matmuls(run, engine, kind.layer))
     calls: tuple[AttentionCall, ...] = ()
     if scores:
@@ -215,7 +215,7 @@ def recomputed_share(run: Run) -> Seconds:
     return len(range(run.rule.first, chosen, run.rule.every)) / layers
 
 
-def _has_scores(run: Run, engine: str, kind: EqualLayers) -> bool:
+def runs_scores(run: Run, engine: str, kind: EqualLayers) -> bool:
     """Whether torch has no fused attention for a layer: its operations are in the tape."""
     ops = layer_ops(run, engine, kind.layer, masked=kind.window is not None)
     return any(op.name in SCORES for op in ops)

@@ -11,15 +11,15 @@ experts on layers of Megatron's own, three times its estimate, is left out.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
-from ...ledger.mesh import Mesh
-from ...ledger.num import Num, larger, smaller
+from ...ledger.num import larger, smaller
 from ...ledger.remember import Same, remembered
 from ...models.arch.blocks import Moe
+from ...run.ranks import distinct_ranks, single_ranks, spread, stacked
 from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...training.engines import engine_row
 from ...training.losses import DEFAULT as OWN_LOSS
@@ -32,6 +32,7 @@ from .compute import (
     head_seconds,
     layer_seconds,
     recomputed_share,
+    runs_scores,
 )
 from .estimates import SLOWEST_HOST
 from .host import host_seconds
@@ -128,15 +129,23 @@ class RankSeconds(Struct, frozen=True, kw_only=True):
 
 
 def rank_seconds(run: Run, engine: str, machine: Machine) -> RankSeconds:
-    """The seconds of a rank: floats for one run, arrays for a run with arrays of sizes."""
+    """The seconds of a rank: floats for one run, arrays for a run with arrays of sizes.
+
+    Operations around scores are others for one sequence than for several, so each rank that has
+    them is timed alone.
+    """
     bare, places = distinct_ranks(as_timed(run))
-    of_layers = _layers(replace(bare, loss=OWN_LOSS), engine, Same(machine))
+    kinds = () if places is None or engine_row(engine).megatron else layer_kinds(run.arch)
+    if any(runs_scores(bare, engine, kind) for kind in kinds):
+        ones = single_ranks(bare, int(places.max()) + 1)
+        return spread(stacked([_rank(one, engine, machine) for one in ones]), places)
+    return spread(_rank(bare, engine, machine), places)
+
+
+def _rank(run: Run, engine: str, machine: Machine) -> RankSeconds:
+    of_layers = _layers(replace(run, loss=OWN_LOSS), engine, Same(machine))
     blocks, moves, embedding, ends = of_layers
-    head = _head(bare, engine, Same(machine))
-    if places is not None:
-        blocks, moves, embedding, ends, head = _spread(
-            (blocks, moves, embedding, ends, head), places
-        )
+    head = _head(run, engine, Same(machine))
     return RankSeconds(blocks=blocks, moves=moves, embedding=embedding, head=head, ends=ends)
 
 
@@ -147,49 +156,6 @@ def as_timed(run: Run) -> Run:
         options.pop("zero_stage", None)
     mesh, rule = replace(run.mesh, dp=1, pp=1), replace(run.rule, first_layers=None)
     return replace(run, **UNREAD, mesh=mesh, rule=rule, options=options)
-
-
-def distinct_ranks(run: Run) -> tuple[Run, Any]:
-    """A run with each of its ranks that differ once, and the place of every rank among them; the
-    run itself and None where its sizes are no arrays.
-    """
-    mesh = run.mesh
-    sizes: tuple[Num, ...] = (run.batch, run.seq, mesh.tp, mesh.cp, mesh.ep)
-    if not any(hasattr(size, "astype") for size in sizes):
-        return run, None
-    columns, places = _distinct(*sizes)
-    batch, seq, tp, cp, ep = columns
-    return replace(run, batch=batch, seq=seq, mesh=Mesh(tp=tp, cp=cp, ep=ep)), places
-
-
-@remembered(32)
-def _distinct(*sizes: Num) -> tuple[tuple[Any, ...], Any]:
-    """The distinct rows of some sizes, an int where a column has one value, and each one's row."""
-    import numpy as np
-
-    grid = np.stack(np.broadcast_arrays(*map(np.asarray, sizes)), axis=-1)
-    rows, places = np.unique(grid.reshape(-1, len(sizes)), axis=0, return_inverse=True)
-    columns = tuple(
-        column if hasattr(size, "astype") else size
-        for size, column in zip(sizes, np.ascontiguousarray(rows.T), strict=True)
-    )
-    return columns, places.reshape(grid.shape[:-1])
-
-
-Spread = TypeVar("Spread")
-
-
-def _spread(value: Spread, places: Any) -> Spread:
-    """Seconds with those of each distinct rank at all its places."""
-    spread: Any = value
-    if isinstance(value, tuple):
-        spread = tuple(_spread(one, places) for one in value)
-    elif isinstance(value, Struct):
-        fields = zip(value.__struct_fields__, astuple(value), strict=True)
-        spread = replace(value, **{name: _spread(one, places) for name, one in fields})
-    elif getattr(value, "ndim", 0):
-        spread = spread[places]
-    return cast(Spread, spread)
 
 
 @remembered(64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import ACT, GRAD, HEAD_GRADIENT, TEMP, TIED, Entry
-from ...ledger.num import EMPTY, larger, nothing, sized
+from ...ledger.num import EMPTY, choose, holds, larger, nothing, sized
 from ...ledger.source import code
 from ...pytorch.autograd.events import BlockEvents, EventRecorder
 from ...pytorch.autograd.reductions import embedding_sort_tensors, embedding_sort_workspace
@@ -30,8 +30,10 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     if undropped:
         recorder.free(exit_grad)
     grads: list[int] = []
+    several = holds(run.batch > 1)
     for elements in embedding_tensors(run)[:0:-1]:
-        summed = recorder.work((row,) if int(run.batch) > 1 and not normed else ())
+        alone = normed or nothing(several)
+        summed = recorder.work(() if alone else (choose(several, row, 0 * row),))
         grads.insert(0, recorder.weight(sized(elements, setting.weight_bits)))
         recorder.over(summed)
     if setting.compiled:

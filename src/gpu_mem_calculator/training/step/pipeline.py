@@ -13,7 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
+from ...ledger.mesh import Mesh
 from ...ledger.num import EMPTY, SINGLE, Num, holds, largest, nothing, smaller
+from ...ledger.remember import remembered
 from ...ledger.source import Source
 from ...pytorch.autograd.walk import BlockWalk
 from ...run.phases import OPTIMIZER, STARTUP
@@ -63,9 +65,41 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
         return {b[-1] for chunk, b in enumerate(self.chunks) if b and chunk not in running}
 
 
-def pipeline_stages(run: Run) -> list[PipelineStage]:
-    """The run's stage at each moment of its schedule that may have the peak."""
-    return [pipeline_stage(run, moment) for moment in stage_moments(run)] or [pipeline_stage(run)]
+READ = (  # fields of a run from which its stages are made, besides model, sequence and pipeline
+    "documents",
+    "ends_counted",
+    "micro_batch_group",
+    "recompute",
+    "recompute_quarters",
+    "reentrant",
+    "rule",
+    "stage",
+    "stage_counts",
+    "unrolled",
+    "virtual_stages",
+)
+
+
+def pipeline_stages(run: Run) -> tuple[PipelineStage, ...]:
+    """The run's stage at each moment of its schedule that may have the peak; runs that differ in
+    nothing that a stage depends on have the very same ones.
+    """
+    bare = Run(
+        arch=run.arch,
+        mesh=Mesh(pp=run.mesh.pp),
+        batch=1,
+        seq=run.seq,
+        micro_batches=run.micro_batches,
+        precision="",
+        **{name: getattr(run, name) for name in READ},
+    )
+    return _pipeline_stages(bare)
+
+
+@remembered(16)
+def _pipeline_stages(run: Run) -> tuple[PipelineStage, ...]:
+    moments = stage_moments(run)
+    return tuple(pipeline_stage(run, moment) for moment in moments) or (pipeline_stage(run),)
 
 
 def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage:

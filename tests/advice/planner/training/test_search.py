@@ -16,6 +16,7 @@ from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.advice.planner.training.structures import Structure
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.estimates.margin import margin_of
+from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.timing.training.step import step_seconds
 
 H100 = "h100-80gb-sxm"
@@ -98,3 +99,18 @@ def test_buffers_of_overlapped_collectives_grow_with_the_micro_batch() -> None:
             peak, share = highest_stage(resolved), margin_of(resolved.run, "megatron_lm").share
             outside = sum(size for _, size, _ in resolved.outside_torch)
             assert arrays.total[place] == peak + int(peak * share) + outside
+
+
+@pytest.mark.parametrize(
+    "engine", ["megatron_lm", "fsdp", "deepspeed", "megatron_deepspeed", "pytorch_ddp"]
+)
+def test_a_structure_takes_the_same_whatever_was_searched_before(engine: str) -> None:
+    """What structures share is the same for all of them: loss, optimizer, sharding told apart."""
+    several = list(structures(question("gpt2", 8, 16, engine, 512)))[::-3]
+    forget()
+    after = [evaluate(structure, 16) for structure in several]
+    for structure, found in zip(several, after, strict=True):
+        forget()
+        alone = evaluate(structure, 16)
+        for name in ("pipes", "ranks", "allocated", "total", "seconds"):
+            assert getattr(found, name).tolist() == getattr(alone, name).tolist(), name

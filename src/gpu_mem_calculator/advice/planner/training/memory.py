@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from ....ledger.mesh import Mesh
 from ....ledger.num import Num, larger
 from ....ledger.remember import remembered
 from ....run.cuda.nccl import nccl
+from ....run.ranks import distinct_rows
 from ....run.run import Run
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....training.engines import engine_row
@@ -72,27 +74,31 @@ def outside_bytes(resolved: ResolvedRun, run: Run) -> Any:
 def _nccl_bytes(
     mesh: Mesh, gpus: int, capability: str, strategy: Any, zero_stage: Any, streams: bool
 ) -> Any:
+    keys = (gpus, capability, strategy, zero_stage, streams)
+    return _of_each(mesh, 1, lambda one, batch: _nccl_of_one(one, *keys))
+
+
+@remembered(4096, always=True)
+def _nccl_of_one(
+    mesh: Mesh, gpus: int, capability: str, strategy: Any, zero_stage: Any, streams: bool
+) -> int:
     options = {"sharding_strategy": strategy, "zero_stage": zero_stage}
-
-    def of_one(one: Mesh, batch: int) -> int:
-        parts = nccl(JoinedMesh(one, gpus, capability, options), streams=streams)
-        return sum(size for _, size, _ in parts)
-
-    return _of_each(mesh, 1, of_one)
+    parts = nccl(JoinedMesh(mesh, gpus, capability, options), streams=streams)
+    return sum(size for _, size, _ in parts)
 
 
-def _of_each(mesh: Mesh, batch: Num, bytes_of: Any) -> Any:
+def _of_each(mesh: Mesh, batch: Num, bytes_of: Callable[[Mesh, int], int]) -> Any:
     """The bytes of each mesh and micro-batch, each different one asked once."""
     import numpy as np
 
     axes: Any = (mesh.dp, mesh.tp, mesh.pp, mesh.cp, mesh.ep, batch)
-    grid = np.broadcast_arrays(*axes)
-    every = np.stack(grid, axis=-1).reshape(-1, len(grid))
-    rows, places = np.unique(every, axis=0, return_inverse=True)
-    sizes = []
-    for dp, tp, pp, cp, ep, size in rows.tolist():
-        sizes.append(bytes_of(Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep), size))
-    return np.array(sizes, dtype="int64")[places.reshape(-1)]
+    first, places = distinct_rows(*axes)
+    rows = np.stack(np.broadcast_arrays(*axes), axis=-1).reshape(-1, len(axes))[first]
+    sizes = [
+        bytes_of(Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep), size)
+        for dp, tp, pp, cp, ep, size in rows.tolist()
+    ]
+    return np.array(sizes, dtype="int64")[places]
 
 
 def _alone(resolved: ResolvedRun, mesh: Mesh, batch: Num) -> int:

@@ -18,20 +18,15 @@ from ...step.instants import Instants, StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.layer_walks import LayerSources
 from ...step.pipeline import PipelineStage
-from .model_inputs import model_input_entries
-from .options import setting as megatron_setting
 from .walks import sent_gradient
 
 DISPATCHER_CODE = code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs")
 
 
-def activation_entries(
+def layer_entries(
     run: Run, stage: PipelineStage, instants: Instants, walks: StageWalks
 ) -> Iterator[Entry]:
-    """Entries of layers, head, embedding, micro-batches in flight, and buffers that stay.
-
-    In an unrolled run the events of layers and head contain theirs.
-    """
+    """Entries of layers. In an unrolled run the events of blocks contain theirs."""
     for index, group in enumerate(stage.blocks):
         walk = walks.layers[index]
         if not run.unrolled:
@@ -39,19 +34,24 @@ def activation_entries(
             yield from _layer_entries(index, stage, walks, instants)
         if isinstance(group.layer.mlp, Moe) and _experts_recomputed(group):
             yield _dispatcher_entry(index, group, walk, instants)
-    if not run.unrolled:
-        yield from _head_entries(walks, instants)
-    if not run.unrolled and not nothing(stage.losses):
-        yield _waiting_losses(stage, walks, instants)
-    yield from model_input_entries(run, megatron_setting(run, selective=False), stage, instants)
 
 
-def _waiting_losses(stage: PipelineStage, walks: StageWalks, instants: Instants) -> Entry:
-    """What the losses of other micro-batches keep, where several wait for their backward."""
+def head_entries(
+    run: Run, stage: PipelineStage, instants: Instants, head: BlockWalk, source: Source
+) -> Iterator[Entry]:
+    """Entries of the head. In an unrolled run the events of blocks contain them."""
+    name = "final norm, logits and loss"
+    for instant in () if run.unrolled else instants:
+        if instant.work == "head":
+            peak = head.forward if instant.instant.phase == FORWARD else head.later
+            yield from _peak_entries(name, peak, instant, source)
+    if run.unrolled or nothing(stage.losses):
+        return
+    # what the losses of other micro-batches keep, where several wait for their backward
     live = {i.name: stage.losses for i in instants if i.work}
-    sizes = tuple(size for _, size in walks.head.saved)
-    name, size = "final norm, logits and loss: kept by micro-batches in flight", sum(sizes, EMPTY)
-    return Entry(name, ACT, size, live, walks.sources.head, tensors=lambda: sizes)
+    sizes = tuple(size for _, size in head.saved)
+    title, size = f"{name}: kept by micro-batches in flight", sum(sizes, EMPTY)
+    yield Entry(title, ACT, size, live, source, tensors=lambda: sizes)
 
 
 def _saved_entry(
@@ -126,11 +126,3 @@ def _peak_entries(
     for title, kind, size in parts:
         if not nothing(size):
             yield Entry(title, kind, size, {instant.name: 1}, source)
-
-
-def _head_entries(walks: StageWalks, instants: Instants) -> Iterator[Entry]:
-    name, head = "final norm, logits and loss", walks.head
-    for instant in instants:
-        if instant.work == "head":
-            peak = head.forward if instant.instant.phase == FORWARD else head.later
-            yield from _peak_entries(name, peak, instant, walks.sources.head)

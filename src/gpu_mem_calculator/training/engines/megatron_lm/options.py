@@ -65,6 +65,10 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+# Options on which nothing depends but the states of the optimizer and when they move.
+OF_STATES = ("distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather")
+
+
 def option(run: Run, name: str) -> Any:
     """An option's value, or its default."""
     value = run.options.get(name)

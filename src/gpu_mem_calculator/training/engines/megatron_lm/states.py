@@ -143,14 +143,12 @@ def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
     return total
 
 
-def with_experts(run: Run, instants: Instants) -> Instants:
+def with_experts(instants: Instants) -> Instants:
     """The instants, and the step of the experts after that of the dense parameters.
 
     optimizer.py ChainedOptimizer steps them in turn. In the first step of an unrolled run the
     experts' states are made when the others' temporaries are freed.
     """
-    if not any(isinstance(layer.mlp, Moe) for layer in run.arch.layers):
-        return instants
     end = instants[-1]
     experts = instant(EXPERTS, OPTIMIZER, "optimizer step of the experts")
     return (*instants, replace(end, instant=experts))

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 from ....ledger.ledger import RUNTIME, Entry, Ledger
 from ....ledger.num import Bytes, Num, nothing, sized
+from ....ledger.remember import Same, remembered
 from ....ledger.source import code
 from ....ledger.units import MIB
 from ....models.arch.blocks import Moe
 from ....pytorch.autograd.events import BlockEvents, EventRecorder
 from ....run.phases import BACKWARD, FORWARD, STARTUP
 from ....run.run import Run
+from ...losses import DEFAULT as OWN_LOSS
 from ...step.block_events import HEAD, BlockRun, block_runs
 from ...step.chunks import schedule
 from ...step.instants import Instants
@@ -28,12 +30,14 @@ from ...step.pipeline import beats as stage_instants
 from ...step.stream_phases import Phase
 from ...step.stream_writer import StreamWriter
 from ...step.workspaces import workspace_entries
-from .activations import activation_entries
-from .model_inputs import embedding_steps
-from .options import bits, distributed, engine_version, fused, gradient_bits, option
+from .activations import head_entries, layer_entries
+from .model_inputs import embedding_steps, model_input_entries
+from .options import OF_STATES, bits, distributed, engine_version, fused, gradient_bits, option
+from .options import setting as megatron_setting
 from .parameters import stage_tensors, stepped_parameters
 from .states import STARTUP_INSTANTS, stage_shard, state_entries, with_experts
 from .stream import PipelineStreamWriter, clipped_gradients
+from .walks import head_of_loss
 from .walks import walks as walk_stage
 
 
@@ -224,21 +228,67 @@ def ledger(run: Run) -> Ledger:
 
 
 def _stage_ledger(run: Run, stage: PipelineStage) -> Ledger:
-    """The ledger of a stage at one moment."""
-    instants = with_experts(run, stage_instants(stage, STARTUP_INSTANTS, every=run.unrolled))
-    in_step = tuple(i for i in instants if i.instant.phase != STARTUP)
-    walks = walk_stage(run, stage)
-    entries = (
-        *state_entries(run, stage, instants),
-        *activation_entries(run, stage, instants, walks),
-        *stage_workspaces(run, stage, in_step),
+    """The ledger of a stage at one moment. Rolled runs that differ in their loss, or in their
+    optimizer alone, have groups of entries in common.
+    """
+    instants = _instants(run, Same(stage))
+    states = replace(run, loss=OWN_LOSS, sequence_parallel=False)
+    options = {key: value for key, value in run.options.items() if key not in OF_STATES}
+    layers = replace(run, loss=OWN_LOSS, options=options)
+    groups = (
+        _states(states, Same(stage), Same(instants)),
+        _layers(layers, Same(stage), Same(instants)),
+        _head(replace(run, options=options), Same(stage), Same(instants)),
+        _beside(layers, Same(stage), Same(instants)),
     )
     runs = {}
     if run.unrolled:
-        runs = block_runs(stage.blocks, instants, walks)
+        runs = block_runs(stage.blocks, instants, walk_stage(run, stage))
         startup = BlockRun(block=STARTUP_BLOCK, script=startup_events(run), forward=True)
         runs[STARTUP_INSTANTS[0][0]] = startup
-    return Ledger(tuple(i.instant for i in instants), entries, runs, stage_writer(run, stage))
+    entries = tuple(entry for group in groups for entry in group)
+    named, writer = tuple(i.instant for i in instants), stage_writer(run, stage)
+    return Ledger(named, entries, runs, writer, groups=() if run.unrolled else groups)
+
+
+Entries = tuple[Entry, ...]
+
+
+def _instants(run: Run, stage: Same[PipelineStage]) -> Instants:
+    experts = any(isinstance(layer.mlp, Moe) for layer in run.arch.layers)
+    return _stage_instants(stage, run.unrolled, experts)
+
+
+@remembered(32, always=True)
+def _stage_instants(stage: Same[PipelineStage], every: bool, experts: bool) -> Instants:
+    instants = stage_instants(stage.value, STARTUP_INSTANTS, every=every)
+    return with_experts(instants) if experts else instants
+
+
+@remembered(32)
+def _states(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
+    return tuple(state_entries(run, stage.value, instants.value))
+
+
+@remembered(16)
+def _layers(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
+    walks = walk_stage(run, stage.value)
+    return tuple(layer_entries(run, stage.value, instants.value, walks))
+
+
+def _head(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
+    return tuple(head_entries(run, stage.value, instants.value, *head_of_loss(run)))
+
+
+@remembered(16)
+def _beside(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
+    """Embedding, micro-batches in flight, buffers that stay, workspaces."""
+    setting = megatron_setting(run, selective=False)
+    in_step = tuple(i for i in instants.value if i.instant.phase != STARTUP)
+    return (
+        *model_input_entries(run, setting, stage.value, instants.value),
+        *stage_workspaces(run, stage.value, in_step),
+    )
 
 
 def parameters(run: Run) -> Num:

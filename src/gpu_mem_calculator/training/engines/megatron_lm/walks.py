@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from ....ledger.ledger import LAST
 from ....ledger.num import SINGLE, Num, holds, nothing
 from ....ledger.remember import remembered
-from ....ledger.source import code
+from ....ledger.source import Source, code
+from ....pytorch.autograd.events import BlockEvents
 from ....pytorch.autograd.walk import BlockWalk
 from ....pytorch.modelling.megatron import head as megatron_head
 from ....pytorch.modelling.megatron import layer as megatron_layer
 from ....pytorch.modelling.others import nanotron
 from ....run.phases import BACKWARD
+from ....run.ranks import distinct_ranks, spread
 from ....run.recompute import FULL, SELECTIVE
 from ....run.run import Run
 from ...losses import DEFAULT, LOSSES, MEGATRON, kernel
@@ -39,22 +43,46 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     `first` of the result is here the layer that runs backward first, where another stage sends the
     gradient of its output; an unrolled run has it among the layers.
     """
+    rank, places = distinct_ranks(run)
     layers = tuple(
-        _layer(run, group, sent=i in stage.receiving) for i, group in enumerate(stage.blocks)
+        _layer(rank, group, sent=i in stage.receiving) for i, group in enumerate(stage.blocks)
     )
     sent = None
     if not nothing(1 - stage.loss):
-        sent = _layer(run, stage.blocks[-1], sent=True)
+        sent = _layer(rank, stage.blocks[-1], sent=True)
     if run.unrolled and sent is not None:
         layers, sent = (*layers[:-1], sent), None
-    setting = megatron_setting(run, selective=False)
+    head, source = head_of_loss(run)
+    sources = layer_sources(run.arch, replace(SOURCES, head=source))
+    if places is not None:
+        layers = tuple(_spread_walk(walk, places) for walk in layers)
+        sent = sent and _spread_walk(sent, places)
+    return StageWalks(layers, head, sent, FREE_AT_ONCE, sources=sources)
+
+
+NO_EVENTS = BlockEvents(sizes=(), entry=-1, exit=-1, forward=())
+
+
+def _spread_walk(walk: BlockWalk, places: Any) -> BlockWalk:
+    """The walk of an array of runs from that of each distinct rank, without the events of blocks:
+    what is kept for backward is one tensor.
+    """
+    kept = replace(
+        walk, saved=(("", walk.saved_bytes),), hooks=(), once=NO_EVENTS, script=NO_EVENTS
+    )
+    return spread(kept, places)
+
+
+def head_of_loss(run: Run) -> tuple[BlockWalk, Source]:
+    """The walk of the head, and where it is from."""
+    rank, places = distinct_ranks(run)
+    head_walk = _nanotron_head if is_nanotron(run) else _megatron_head
+    setting, loss = megatron_setting(rank, selective=False), kernel(run, MEGATRON)
     alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
     shared = alone and shares_gradient(run)
-    head_walk = _nanotron_head if is_nanotron(run) else _megatron_head
-    loss = kernel(run, MEGATRON)
-    head = head_walk(setting, run.arch.final_norm, local_vocab(run), loss, shared=shared)
-    sources = layer_sources(run.arch, replace(SOURCES, head=loss.source))
-    return StageWalks(layers, head, sent, FREE_AT_ONCE, sources=sources)
+    head = head_walk(setting, run.arch.final_norm, local_vocab(rank), loss, shared=shared)
+    source = layer_sources(run.arch, replace(SOURCES, head=loss.source)).head
+    return head if places is None else _spread_walk(head, places), source
 
 
 def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:
