@@ -18,7 +18,8 @@ from gpu_mem_calculator.advice.serving.answers import answers
 from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.data import answers_data, to_json, to_yaml
+from gpu_mem_calculator.report.data import answers_data
+from gpu_mem_calculator.report.encode import to_json, to_yaml
 from gpu_mem_calculator.report.serving.html import serving_page
 from gpu_mem_calculator.run.served import WEIGHTS
 from gpu_mem_calculator.run.weights.rank_weights import ROUNDED

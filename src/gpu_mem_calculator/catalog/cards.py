@@ -63,32 +63,40 @@ def _names(row: Row) -> tuple[str, ...]:
 
 
 @cache
-def _digits() -> tuple[tuple[Row, str], ...]:
-    """Each card with its names in one text, in which only digits that are apart stay apart."""
-    apart = str.maketrans("", "", "- ")
-    return tuple((row, "\n".join(_names(row)).translate(apart)) for row in rows("gpus"))
+def _joined() -> tuple[tuple[Row, str], ...]:
+    """Each card with all its names in one text, in lower case, without what separates words."""
+    separators = str.maketrans("", "", "- ")
+    return tuple(
+        (row, "\n".join(_names(row)).lower().translate(separators)) for row in rows("gpus")
+    )
+
+
+def _parts(asked: tuple[str, ...]) -> tuple[str, ...]:
+    """What the names of the cards that words mean have: words with numbers, and sizes' numbers."""
+    parts = re.findall(r"\d+(?=gb\b)|[a-z]*\d[a-z0-9]*", " ".join(asked))
+    return tuple(dict.fromkeys(parts))
 
 
 @lru_cache(maxsize=64)
-def _with_numbers(*numbers: str) -> tuple[Row, ...]:
-    """The cards whose names have some numbers: to spell the names of all takes long."""
-    return tuple(row for row, text in _digits() if all(one in text for one in numbers))
+def _with_parts(*parts: str) -> tuple[Row, ...]:
+    """The cards whose names have some parts: to spell the names of all takes long."""
+    return tuple(row for row, text in _joined() if all(one in text for one in parts))
 
 
 @lru_cache(maxsize=64)
-def _spelled(*numbers: str) -> dict[str, Row]:
-    """Each whole name, alias and title in one spelling, and its card, of those with numbers."""
+def _spelled(*parts: str) -> dict[str, Row]:
+    """Each whole name, alias and title in one spelling, and its card, of those with parts."""
     cards: dict[str, Row] = {}
-    for row in _with_numbers(*numbers):
+    for row in _with_parts(*parts):
         for name in _names(row):
             cards.setdefault("".join(words(name)), row)
     return cards
 
 
 @lru_cache(maxsize=64)
-def _word_sets(*numbers: str) -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
-    """Each card with numbers, the telling words of its name, and all of its name and title."""
-    found = _with_numbers(*numbers)
+def _word_sets(*parts: str) -> tuple[tuple[Row, frozenset[str], frozenset[str]], ...]:
+    """Each card with parts, the telling words of its name, and all of its name and title."""
+    found = _with_parts(*parts)
     cards = ((row, words(row["name"]), words(row["title"])) for row in found)
     return tuple((row, _telling(name), frozenset({*name, *title})) for row, name, title in cards)
 
@@ -107,17 +115,17 @@ def meant(text: str) -> tuple[Row, ...]:
     if whole is not None:
         return (whole,)
     asked = words(text)
-    numbers = re.findall(r"\d+", " ".join(asked))
-    return _found(asked, *numbers) or (_found(asked) if numbers else ())
+    named_parts = _parts(asked)
+    return _found(asked, *named_parts) or (_found(asked) if named_parts else ())
 
 
-def _found(asked: tuple[str, ...], *numbers: str) -> tuple[Row, ...]:
-    """The cards that words mean, of those whose names have some numbers."""
-    exact = _spelled(*numbers).get("".join(asked))
+def _found(asked: tuple[str, ...], *parts: str) -> tuple[Row, ...]:
+    """The cards that words mean, of those whose names have some parts."""
+    exact = _spelled(*parts).get("".join(asked))
     if exact is not None:
         return (exact,)
     telling, extra = _telling(asked), frozenset(filter(_may_be_left_out, asked))
-    fit = [(row, own) for row, own, known in _word_sets(*numbers) if extra <= known]
+    fit = [(row, own) for row, own, known in _word_sets(*parts) if extra <= known]
     found = [row for row, own in fit if own == telling]
     if not found and any(map(_has_number, telling)):
         found = [row for row, own in fit if _is_part(telling, own)]

@@ -13,15 +13,15 @@ from . import Row, find, rows
 
 # Words that name a tuning of a model, which has the same architecture.
 TUNINGS = frozenset(["instruct", "it", "chat", "base", "hf", "pt", "meta"])
-_POINT = re.compile(r"(?<=\d)_(?=\d)")  # written as an underscore
-_NUMBER = re.compile(r"(?<=[a-z])(?=\d)")  # its begin, after letters
-_WORD = re.compile(r"\d+(?:\.\d+)*[a-z]*|[a-z]+")
+_POINT = r"(?<=\d)_(?=\d)"  # written as an underscore
+_NUMBER = r"(?<=[a-z])(?=\d)"  # its begin, after letters
+_WORD = r"\d+(?:\.\d+)*[a-z]*|[a-z]+"
 
 
 def words(name: str) -> tuple[str, ...]:
     """The words of a name's last part: letters and numbers, in lower case."""
     text = name.lower().rpartition("/")[2]
-    return tuple(_WORD.findall(_NUMBER.sub(" ", _POINT.sub(".", text))))
+    return tuple(re.findall(_WORD, re.sub(_NUMBER, " ", re.sub(_POINT, ".", text))))
 
 
 def _untuned(found: tuple[str, ...]) -> tuple[str, ...]:

@@ -167,7 +167,8 @@ def _render(
 
         page: str = html_report(estimate, remedies_section(estimate, answers, commands))
         return page
-    from ..report.data import to_json, to_yaml, training_data
+    from ..report.data import training_data
+    from ..report.encode import to_json, to_yaml
 
     data = training_data(estimate, answers, commands, notes)
     return to_json(data) if format_name == "json" else to_yaml(data)

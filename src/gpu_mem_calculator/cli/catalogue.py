@@ -54,7 +54,7 @@ def show_rows(
     `right` are the columns that are aligned to the right.
     """
     if args.format == "json":
-        from ..report.data import to_json
+        from ..report.encode import to_json
 
         write(to_json(data), args.output)
     elif args.format == "list":

@@ -99,7 +99,7 @@ def _report(args: argparse.Namespace, checked: Sequence[Checked], screen: Screen
     word = next((word for word, number in EXIT_CODES.items() if number == code), UNSURE)
     alone = checked[0] if len(checked) == 1 else None
     if args.format == "json":
-        from ..report.data import to_json
+        from ..report.encode import to_json
 
         data = alone.data if alone else several_data(checked, shared, code, word)
         write(to_json(data), args.output)

@@ -41,7 +41,7 @@ def _show(args: argparse.Namespace, total: int, largest: int | None, table: str)
     if args.format == "table":
         write(table, args.output)
         return
-    from ..report.data import to_json
+    from ..report.encode import to_json
 
     data = {
         "stage": int(args.stage),

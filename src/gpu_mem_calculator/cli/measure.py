@@ -156,7 +156,7 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
     counts = f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused"
     ending = f"{counts}; gpu-mem-calc backtest {args.append} scores them"
     if args.format == "json":
-        from ..report.data import to_json
+        from ..report.encode import to_json
 
         write(to_json([result.row for result in results if result.row]), args.output)
         print_to_stderr(ending)

@@ -42,7 +42,7 @@ def show_answer(args: argparse.Namespace, data: Callable[[], Any], lines: Iterab
     if args.format == "table":
         show(list(lines), args.output)
     else:
-        from ..report.data import to_json, to_yaml
+        from ..report.encode import to_json, to_yaml
 
         write((to_yaml if args.format == "yaml" else to_json)(data()), args.output)
 

@@ -120,7 +120,7 @@ def _foreign(args: argparse.Namespace, data: Any) -> RunSource:
 
 def is_command(text: str) -> bool:
     """Whether a text is a command in quotes, or names a script or a Modelfile."""
-    from ..tools.reading.named_files import MODELFILE, SCRIPTS
+    from ..tools.reading import MODELFILE, SCRIPTS
 
     name = os.path.basename(text)
     script = text.lower().endswith(SCRIPTS) or name.startswith(MODELFILE)

@@ -9,7 +9,7 @@ from .output import write
 
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
-    from ..report.data import to_json
+    from ..report.encode import to_json
     from ..runfile.keys.schema import schema
 
     write(to_json(schema()), args.output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..estimates.calculator import Estimate
 from ..estimates.serving.infer_command import InferCommand, infer_command
@@ -40,11 +40,15 @@ def serving_answer(
 
         write(serving_page(estimate, found), args.output)
     else:
-        from ..report.data import answers_data
-
         lines = serving_text(args, estimate, found, asked) if args.format == "table" else []
-        show_answer(args, lambda: answers_data(estimate.result, found), lines)
+        show_answer(args, lambda: _data(estimate, found), lines)
     return check(args, estimate, sentence(estimate)) if args.check else 0
+
+
+def _data(estimate: Estimate, found: Answers) -> dict[str, Any]:
+    from ..report.data import answers_data
+
+    return answers_data(estimate.result, found)
 
 
 def serving_text(

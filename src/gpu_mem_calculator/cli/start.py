@@ -13,7 +13,7 @@ from typing import NoReturn
 from ..runfile.text.errors import InputError
 from ..tools.conversion.source import DATA
 from ..tools.launchers.wrappers import without_variables
-from ..tools.reading.named_files import MODELFILE, SCRIPTS
+from ..tools.reading import MODELFILE, SCRIPTS
 
 # Python ignores these, and a program inherits that; subprocess restores the same ones.
 IGNORED = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")

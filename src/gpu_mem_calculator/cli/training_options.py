@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -196,7 +195,7 @@ def _precision(
 def _run(data: Mapping[str, Any], settings: Mapping[str, Any], own: Any) -> dict[str, Any]:
     """A run file's data with settings and those of --set."""
     texts = [f"{key}={_text(value)}" for key, value in settings.items()]
-    return with_settings(copy.deepcopy(dict(data)), (*texts, *own))
+    return with_settings(dict(data), (*texts, *own))
 
 
 def _engine_name(run: Mapping[str, Any]) -> str:

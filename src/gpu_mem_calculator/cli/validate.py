@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_json(name: str, source: RunSource, meant: tuple[str, ...]) -> str:
     """A valid file as JSON; `means`: the keys that its program means."""
-    from ..report.data import to_json
+    from ..report.encode import to_json
 
     facts: dict[str, Any] = {"file": name, "valid": True, "assumed": list(source.assumed)}
     if meant:

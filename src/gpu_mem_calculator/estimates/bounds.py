@@ -24,7 +24,7 @@ COUNTS = ("weights", "card_percent", "logits", "hidden", "router", "router_choic
 """Elements of the whole model, bytes of a hundredth of the card, elements of one micro-batch's
 logits, of its hidden states after one layer, of the scores of all its routers, and of a score for
 each expert that they choose."""
-TERM = re.compile(r"(?:(\d+)\*)?(\w+)")
+TERM = r"(?:(\d+)\*)?(\w+)"
 
 
 def bound_bytes(bound: Bound, result: MemoryResult, run: Run | None, *, adds: bool) -> int | None:
@@ -35,7 +35,7 @@ def bound_bytes(bound: Bound, result: MemoryResult, run: Run | None, *, adds: bo
         return bound
     total = 0
     for term in bound.split("+"):
-        match = TERM.fullmatch(term.strip())
+        match = re.fullmatch(TERM, term.strip())
         if match is None or match[2] not in (*PARTS, *COUNTS):
             known = ", ".join((*PARTS, *COUNTS))
             raise InputError(f"{term!r} is not a bound; it can be a number times one of {known}")

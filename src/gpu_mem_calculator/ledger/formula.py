@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 Formula = str | Callable[[], str]  # a function, where the text takes longer than the number
 Term = tuple[str, int]  # what is counted, and how many
 SIMULATED = "simulated: "
-WORD = re.compile(r"\b(?!(?:ceil|floor)\()[A-Za-z][\w'-]*,?|(?<= ),")
+WORD = r"\b(?!(?:ceil|floor)\()[A-Za-z][\w'-]*,?|(?<= ),"
 
 
 def formula_text(formula: Formula) -> str:
@@ -24,7 +24,7 @@ def numbers_of(formula: str) -> str:
     """A formula without its words: arithmetic alone; "" for a size that was simulated."""
     if formula.startswith(SIMULATED):
         return ""
-    numbers = WORD.sub("", formula)
+    numbers = re.sub(WORD, "", formula)
     return " ".join(numbers.split()).replace("( ", "(").replace(" )", ")")
 
 

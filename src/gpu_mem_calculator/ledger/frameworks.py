@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-RELEASE = re.compile(r"v?\d+\.\d|b\d+$")  # not a commit
+RELEASE = r"v?\d+\.\d|b\d+$"  # not a commit
 
 
 class Framework(NamedTuple):
@@ -63,7 +63,7 @@ class Framework(NamedTuple):
         """Whether a citation may name a version, in full or without its last numbers."""
         if any(_abbreviates(version, known) for known in (self.version, *self.also)):
             return True
-        is_release = bool(self.oldest) and RELEASE.match(version) is not None
+        is_release = bool(self.oldest) and re.match(RELEASE, version) is not None
         return is_release and self.oldest_numbers <= numbers(version) <= self.numbers
 
 

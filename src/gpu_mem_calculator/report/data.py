@@ -1,24 +1,26 @@
-"""A result as plain data, JSON and YAML, with exact bytes."""
+"""A result as plain data, with exact bytes."""
 
 from __future__ import annotations
 
 import copy
-import json
 import shlex
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..advice.serving.answers import Answers
-from ..advice.training.answers import TrainingAnswers
-from ..advice.training.remedies import Remedy
 from ..estimates.calculator import Estimate, full_estimate
-from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import total_bytes
 from ..runfile.read import with_settings
 from .longest_sequence import failure_words
-from .remedy_lines import Commands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..advice.serving.answers import Answers
+    from ..advice.training.answers import TrainingAnswers
+    from ..advice.training.remedies import Remedy
+    from ..estimates.result import MemoryResult
+    from .remedy_lines import Commands
 
 
 def training_data(
@@ -61,16 +63,3 @@ def answers_data(result: MemoryResult, answers: Answers) -> dict[str, Any]:
         for row in found["matrix"]["shares"]
     ]
     return {**msgspec.to_builtins(result), **found}
-
-
-def to_json(data: Any) -> str:
-    """Indented JSON."""
-    return json.dumps(data, indent=2, ensure_ascii=False)
-
-
-def to_yaml(data: Any) -> str:
-    """YAML in the same order."""
-    import yaml
-
-    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,7 +43,9 @@ def as_run_file(data: Any, where: str = "this") -> Any:
     _check_keys(data, where)
     program = _program(data)
     if program:
-        command = shlex.join(["gpu-mem-calc", "quick", *_words(data)])
+        from shlex import join
+
+        command = join(["gpu-mem-calc", "quick", *_words(data)])
         raise InputError(f"{where} is {program}, which is not read; try {command}")
     return data
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..estimates.calculator import full_estimate
-from ..report.data import to_json, to_yaml
+from ..report.encode import to_json, to_yaml
 from ..runfile.config import RunFile
 from ..runfile.read import as_dict
 from ..runfile.resolve.resolve import resolve

@@ -14,7 +14,6 @@ from ...estimates.serving.infer_command import InferCommand
 from ...estimates.serving.speed import no_speed, speed
 from ...runfile.inference_config import SpeedResult
 from .changes import Server, ServingChange, what_ifs
-from .server_remedies import remedies
 
 
 class Answers(Struct, frozen=True, kw_only=True):
@@ -46,7 +45,11 @@ def answers(
     """
     server, short = Server.of(estimate, command), not estimate.result.figures_fit
     table = matrix(estimate, contexts, concurrencies)
-    found = remedies(server) if changes and short else []
+    found: list[ServingChange] = []
+    if changes and short:
+        from .server_remedies import remedies
+
+        found = remedies(server)
     now = estimate.resolved.hardware.num_gpus
     fewest = next((one for one in found if len(one.changes) == 1 and one.gpus > now), None)
     same = fewest.setting if fewest is not None else ()

@@ -16,7 +16,7 @@ from ...models.arch.arch import Arch
 from ..run import StoredTensor
 from .shards import TOWER, ServerShard, ShardedParameter, held
 
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.")
+LAYER = r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\."
 Group = tuple[int, str]  # layer (-1: outside the layers), and kind
 OUTSIDE_LAYERS, EXPERTS, DENSE = -1, "experts", "dense"
 LEFT_OUT = ("rotary_emb", "rope_freqs", "inv_freq", "masked_bias")
@@ -33,7 +33,7 @@ def group(name: str, num_layers: int) -> Group | None:
         return None
     if any(word in name for word in TOWER_WORDS):
         return OUTSIDE_LAYERS, TOWER
-    match = LAYER.search(name)
+    match = re.search(LAYER, name)
     if match is None:
         lower = name.lower()
         if "embed" in lower or "embd" in lower or "wte" in lower:

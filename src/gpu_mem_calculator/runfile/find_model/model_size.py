@@ -15,8 +15,8 @@ from ..text.errors import InputError
 NEAR = 0.10  # a size within this share of a well-known model's means that model
 SCALED = 10  # the most times that a well-known model is scaled, up or down
 BILLIONS = 100_000  # a plain number up to this one means billions
-_SIZE = re.compile(r"[0-9.]+(e[0-9]+)?[kmbgt]?", re.IGNORECASE)
-_PLAIN = re.compile(r"[0-9]*\.?[0-9]+")
+_SIZE = r"[0-9.]+(e[0-9]+)?[kmbgt]?"
+_PLAIN = r"[0-9]*\.?[0-9]+"
 
 
 class SizedModel(Struct, frozen=True):
@@ -30,7 +30,7 @@ class SizedModel(Struct, frozen=True):
 def sized_model(text: str) -> SizedModel | None:
     """The model of a size such as 7, 8b or 350M; None for a name."""
     text = text.strip()
-    if not _SIZE.fullmatch(text):
+    if not re.fullmatch(_SIZE, text, re.IGNORECASE):
         return None
     size = _checked(text, _count(text))
     today = meaning(text)
@@ -44,7 +44,7 @@ def sized_model(text: str) -> SizedModel | None:
 
 def _count(text: str) -> int:
     """The parameter count of a size; 0 where it is none."""
-    billions = _PLAIN.fullmatch(text) and float(text) <= BILLIONS
+    billions = re.fullmatch(_PLAIN, text) and float(text) <= BILLIONS
     try:
         return parameter_count(f"{text}B" if billions else text)
     except InputError:

@@ -15,7 +15,7 @@ SAME_SIZE = 0.05  # share by which sizes as marketed differ for one card
 SXM = "sxm"
 MOST_NAMED = 4  # cards in a sentence
 MEMORY = "--gpu-mem GB (hardware.gpu_memory_gb)"
-_COUNTED = re.compile(r"(\d{1,4}) ?[x×] ?(\S.*)|(.*\S) ?[x×] ?(\d{1,4})", re.IGNORECASE)
+_COUNTED = r"(\d{1,4}) ?[x×] ?(\S.*)|(.*\S) ?[x×] ?(\d{1,4})"
 
 
 def named_card(
@@ -80,7 +80,7 @@ def _unknown(name: str) -> str:
     import difflib
 
     key = f"hardware.gpu={name!r}"
-    counted = _COUNTED.fullmatch(name.strip())
+    counted = re.fullmatch(_COUNTED, name.strip(), re.IGNORECASE)
     if counted:
         card, count = (counted[2], counted[1]) if counted[1] else (counted[3], counted[4])
         row = find_card(card)

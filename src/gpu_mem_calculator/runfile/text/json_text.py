@@ -11,9 +11,9 @@ from ...ledger.secrets import hidden
 
 BLANK = " \t\r\n"
 _STRING = r'"(?:[^"\\\n]++|\\.)*+"?'
-_COMMENT = re.compile(rf"{_STRING}|(?P<extra>(?://|#)[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)")
-_LAST_COMMA = re.compile(rf"{_STRING}|[{{\[,:]\s*+,|(?P<extra>,)(?=\s*+[}}\]])")
-_SINGLE_QUOTES = re.compile(r"[{\[,:]\s*'")
+_COMMENT = rf"{_STRING}|(?P<extra>(?://|#)[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)"
+_LAST_COMMA = rf"{_STRING}|[{{\[,:]\s*+,|(?P<extra>,)(?=\s*+[}}\]])"
+_SINGLE_QUOTES = r"[{\[,:]\s*'"
 _WORDS = {"True": "true", "False": "false", "None": "null"}  # Python's, and JSON's
 
 
@@ -41,7 +41,7 @@ def _loads(text: str) -> Any:
 
 def _without_extras(text: str) -> str:
     """The text with comments and last commas replaced by spaces, so that lines stay the same."""
-    return _LAST_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
+    return re.sub(_LAST_COMMA, _blank, re.sub(_COMMENT, _blank, text))
 
 
 def _blank(found: re.Match[str]) -> str:
@@ -86,7 +86,7 @@ def _sentence(text: str, error: json.JSONDecodeError) -> str:
     for word, instead in _WORDS.items():
         if re.match(rf"{word}\b", rest):
             return f"line {line} has Python's {word}; write {instead}"
-    if rest.startswith("'") or _SINGLE_QUOTES.match(text, max(0, at - 1)):
+    if rest.startswith("'") or re.match(_SINGLE_QUOTES, text[max(0, at - 1) :]):
         return f"line {line} has single quotes; use double quotes"
     if not rest:
         return f"it ends on line {line} before it is complete; is a part missing?"

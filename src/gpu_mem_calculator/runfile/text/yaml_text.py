@@ -13,7 +13,7 @@ MOST_VALUES = 20_000  # aliases count as what they stand for
 DEEPEST = 100  # PyYAML recurses, and in C without a check
 TAG = "tag:yaml.org,2002:"
 KNOWN_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
-EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$")
+EXPONENT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$"
 
 
 def parse_yaml(text: str) -> Any:
@@ -64,7 +64,7 @@ def _loader_of(base: Any) -> Any:
     }
     Loader.add_constructor(f"{TAG}timestamp", base.construct_yaml_str)
     Loader.add_constructor(None, _refuse_tag)
-    Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789."))
+    Loader.add_implicit_resolver(f"{TAG}float", re.compile(EXPONENT), list("-+0123456789."))
     return Loader
 
 

@@ -6,6 +6,7 @@ V0 ended with 0.10. V1 is the default from 0.8 on, and was optional from 0.6.4 o
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ...ledger.frameworks import VLLM
 from ...models.arch.arch import Layer
@@ -19,15 +20,16 @@ EARLY_V1 = (0, 6, 4)
 PLUGIN_FROM = (0, 28, 0)  # bitsandbytes is a package of its own from here on
 LAST_VERSIONS = {"v0": ".".join(map(str, LAST_V0))}  # by engine generation
 # As people write it: `0.11`, `v0.15.2rc1`, `vLLM 0.9.1`, `~0.11.1`, `>=0.21`.
-NUMBER = re.compile(r"(?:vllm\s*)?(?:~=?|>=|==|=)?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.I)
+NUMBER = r"(?:vllm\s*)?(?:~=?|>=|==|=)?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?"
 
 
+@lru_cache(maxsize=256)
 def parse_version(text: str) -> Version | None:
     """Major, minor and patch of a version as people write it; None if it is not a version.
 
     Missing numbers are 0; suffixes such as `.post1` and `rc2` are ignored.
     """
-    match = NUMBER.match(text.strip())
+    match = re.match(NUMBER, text.strip(), re.IGNORECASE)
     if match is None:
         return None
     major, minor, patch = (int(part or 0) for part in match.groups())

@@ -16,9 +16,10 @@ from ...runfile.text.text_data import parse_any_text
 from ...runfile.text.yaml_text import parse_yaml_documents
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
+from ..reading import MODELFILE, SCRIPTS
 from ..reading.card import naming_card
 from ..reading.command import Command
-from ..reading.named_files import MODELFILE, SCRIPTS, NamedFiles
+from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
 from ..reading.tools import FORMATS, read_command, read_data, safe_reading
 from ..skypilot.launch import task_file

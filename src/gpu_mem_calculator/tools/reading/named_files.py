@@ -14,9 +14,6 @@ from ...runfile.text.errors import InputError
 from ...runfile.text.files import read_text
 from ...runfile.text.text_data import load_text, parse_any_text
 
-SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".sub")  # endings of shell scripts
-MODELFILE = "Modelfile"  # how the name of Ollama's file begins
-
 
 class NamedFiles(Struct, frozen=True):
     """The files that a command can name.
