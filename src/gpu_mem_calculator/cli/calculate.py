@@ -11,24 +11,27 @@ from msgspec.structs import replace
 
 from ..advice.training.answers import OTHER_TOOLS, TrainingAnswers, training_answers
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
-from ..estimates.serving.infer_command import InferCommand
-from ..report.lines import Line
-from ..report.remedy_lines import Commands
-from .export import check_export, export_estimate
 from .fit_check import check, save_run
-from .function import recorded_source, recorded_words
 from .output import screen_width, write
-from .run_source import RunSource
 from .screen import Screen
-from .shell_words import ShellWords
 
 if TYPE_CHECKING:
     from ..advice.training.remedies import Remedy
+    from ..estimates.serving.infer_command import InferCommand
+    from ..report.lines import Line
+    from ..report.remedy_lines import Commands
+    from .run_source import RunSource
+    from .shell_words import ShellWords
 
 
 def run(args: argparse.Namespace) -> int:
     """Estimate the run of the options, and report it."""
+    from .function import recorded_source, recorded_words
+    from .shell_words import ShellWords
+
     if args.export:
+        from .export import check_export
+
         check_export(args)
     estimate = estimate_source(recorded_source(args))
     name = args.config or args.preset or args.function or args.record
@@ -58,6 +61,8 @@ def show_estimate(
     """
     save_run(args, estimate)
     if args.export:
+        from .export import export_estimate
+
         return export_estimate(args, estimate, _sentence(estimate, name))
     if estimate.served:
         from .serving import serving_answer
@@ -91,6 +96,8 @@ def _infer_command(args: argparse.Namespace) -> InferCommand | None:
     """The `infer` command for the server of a run file; None where there is no file."""
     if not getattr(args, "config", None):
         return None
+    from ..estimates.serving.infer_command import InferCommand
+
     keys = dict(setting.split("=", 1) for setting in args.settings)
     return InferCommand(["--config", args.config], keys)
 

@@ -52,12 +52,18 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are `InputError`s and whose help shows examples as written."""
 
     def __init__(self, **rest: Any) -> None:
-        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **rest)
+        self._formatter = HelpFormatter(rest["prog"])
+        super().__init__(allow_abbrev=False, **rest)
         self._joined = ""
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """The same for all options, as argparse asks for one at each."""
+        return self._formatter
 
     def format_help(self) -> str:
         """argparse's help, with the examples of the verb."""
         self.epilog = examples(self.prog.rpartition(" ")[2])
+        self._formatter = HelpFormatter(self.prog)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:

@@ -11,9 +11,6 @@ from msgspec.structs import replace
 from ...ledger.secrets import hidden_words, hide_forms
 from ...runfile.file_kinds import is_run_file
 from ...runfile.text.errors import InputError
-from ...runfile.text.files import MOST_SLOW_BYTES
-from ...runfile.text.text_data import parse_any_text
-from ...runfile.text.yaml_text import parse_yaml_documents
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
 from ..reading import MODELFILE, SCRIPTS
@@ -70,6 +67,7 @@ def read_source(
 
 def read_pasted(text: str) -> list[Reading]:
     """What a pasted text means: a command, a script, a manifest, or a tool's file."""
+    from ...runfile.text.text_data import parse_any_text
     from ..ollama.modelfile import is_modelfile
 
     source, text = _Source(NamedFiles(None)), hide_forms(text)
@@ -136,6 +134,8 @@ class _Source(Struct, frozen=True):
         """The containers of a manifest, or the commands of SkyPilot's tasks; none where the text is
         neither.
         """
+        from ...runfile.text.files import MOST_SLOW_BYTES
+        from ...runfile.text.yaml_text import parse_yaml_documents
         from ..manifests.read import is_manifest, read_manifest
         from ..skypilot.read import is_task
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -20,14 +20,15 @@ from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Reading, Section
-from ..script.record import ScriptRecord
-from ..trainer_launch.deepspeed_file import add_deepspeed_file
 from ..trainer_launch.launch import add_launch, leave_out
 from ..translation.arguments import Values, argument_data, argument_table, argument_values, tables
 from ..translation.tools import TOOLS, TRAINER
 from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
 from .sections import WHOLE, program_sections
 from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_arguments, trainer_of_name
+
+if TYPE_CHECKING:
+    from ..script.record import ScriptRecord
 
 SCRIPT, FLAG, TABLE, OWN = "main.py", "--deepspeed", "deepspeed_chat", Path(__file__).parent
 TITLE = "DeepSpeed-Chat"
@@ -255,6 +256,8 @@ def _fill(
         why = "the file is not at hand; what DeepSpeed shards is not known, and left out"
         reading.limit(f"deepspeed={deepspeed}", why)
     elif deepspeed is not None:
+        from ..trainer_launch.deepspeed_file import add_deepspeed_file
+
         named = isinstance(deepspeed, str)
         data = command.files.data(deepspeed, "--deepspeed") if named else deepspeed
         add_deepspeed_file(reading, data, meant)

@@ -9,15 +9,18 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError
 from ..reading.options import OptionSyntax, option_syntax
-from ..script.record import ScriptRecord
-from ..script.values import Thing
 from ..translation.arguments import FOLDER, ArgumentTable, argument_data, argument_table, tables
 from ..translation.tools import TOOLS, TRAINER
+
+if TYPE_CHECKING:
+    from ..script.record import ScriptRecord
+    from ..script.values import Thing
 
 TABLES = tables(__file__)
 # TRL's subcommands, and the words in a script's name.
@@ -67,6 +70,8 @@ def loop_model(found: ScriptRecord) -> Thing | None:
     """The model that a loop trains: that of the optimizer, else the one that computes a forward
     pass, else the first.
     """
+    from ..script.values import Thing
+
     models = found.of_kind("model")
     for one in found.of_kind("optimizer"):
         for part in one.values.values():

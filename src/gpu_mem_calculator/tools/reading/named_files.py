@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from ...ledger.secrets import hide_forms
 from ...runfile.text.errors import InputError
-from ...runfile.text.files import read_text
-from ...runfile.text.text_data import load_text, parse_any_text
 
 
 class NamedFiles(Struct, frozen=True):
@@ -43,15 +41,21 @@ class NamedFiles(Struct, frozen=True):
         """The text of a file, without what has the form of a secret."""
         if os.path.normpath(name) in self.written:
             return self.written[os.path.normpath(name)]
+        from ...runfile.text.files import read_text
+
         return hide_forms(read_text(self.path(name, option), option))
 
     def data(self, name: str, option: str = "") -> Any:
         """The data of a JSON, YAML or TOML file."""
         if os.path.normpath(name) in self.written:
+            from ...runfile.text.text_data import parse_any_text
+
             return parse_any_text(self.text(name), name)
         path = self.path(name, option)
         if not _is_file(path):
             raise InputError(f"{option} {name}: no such file".lstrip())
+        from ...runfile.text.text_data import load_text
+
         return load_text(path)
 
 

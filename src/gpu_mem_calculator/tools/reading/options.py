@@ -80,7 +80,14 @@ def parse_options(
     )
 
 
+FORMATTER = argparse.HelpFormatter("", width=80)
+
+
 class _OptionParser(argparse.ArgumentParser):
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """The same for all arguments: argparse asks for one at each, and there is no help."""
+        return FORMATTER
+
     def error(self, message: str) -> NoReturn:
         """Raise one sentence, where argparse prints the usage and exits."""
         raise InputError(f"{self.prog}: {message.removeprefix('argument ')}")

@@ -14,7 +14,6 @@ from ..reading.reading import Could, Reading
 from ..trainer.accelerate import TABLE, WRAPS_LAYERS, flat_settings
 from ..translation.arguments import Values, argument_table
 from ..translation.tools import ONLINE, TRAINER
-from .deepspeed_file import add_deepspeed_file
 
 FILE = "deepspeed_config.deepspeed_config_file"
 POLICY = "fsdp_config.fsdp_auto_wrap_policy"
@@ -48,6 +47,8 @@ def add_accelerate(reading: Reading, command: Command, values: Values) -> None:
     _set_what_is_modelled(reading, kept)
     kind = str(kept.get("distributed_type", "")).upper()
     if name is not None and kind == "DEEPSPEED":
+        from .deepspeed_file import add_deepspeed_file
+
         data = command.files.data(str(name), FILE)
         add_deepspeed_file(reading, data, values)
     reading.run["program"]["accelerate"] = _nested(kept)

@@ -16,7 +16,6 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -122,7 +121,9 @@ def argument_problems(title: str, table: ArgumentTable, given: Mapping[str, Any]
     for name, value in given.items():
         row = table.get(name)
         if row is None:
-            hint = difflib.get_close_matches(str(name), table, n=1, cutoff=0.75)
+            from difflib import get_close_matches
+
+            hint = get_close_matches(str(name), table, n=1, cutoff=0.75)
             near = f"; did you mean {hint[0]!r}?" if hint else "; leave it out"
             yield f"program.args.{name} is not an argument of {title}{near}"
         elif row.effect == REFUSED and value != row.default:

@@ -5,7 +5,6 @@ Whether the values of a program's arguments are of the kind that its tool takes.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -113,7 +112,9 @@ def translate(program: Program, setup: Setup) -> Translation:
         if program.tool in REFUSED_TOOLS:
             why = REFUSED_TOOLS[program.tool]
             return Translation(problems=[f"program.tool={program.tool!r} is not modelled: {why}"])
-        hint = difflib.get_close_matches(program.tool, TOOLS, n=1, cutoff=0.6)
+        from difflib import get_close_matches
+
+        hint = get_close_matches(program.tool, TOOLS, n=1, cutoff=0.6)
         near = f"did you mean {hint[0]!r}?" if hint else f"it can be {', '.join(TOOLS)}"
         return Translation(problems=[f"program.tool={program.tool!r} is not modelled; {near}"])
     title, table = f"{program.tool} {tool.version}", argument_table(tool.arguments)
