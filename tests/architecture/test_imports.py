@@ -20,8 +20,14 @@ HEAVY = {
     *("pathlib", "shlex", "shutil", "socket", "subprocess", "tempfile", "threading", "tomllib"),
     *("traceback", "typing_extensions", "urllib.parse", "yaml"),
 }
+VALIDATE = "validate configs/llama2_7b_deepspeed.json"
+INFER = "infer llama3.1-8b --gpu h100"
+CHECK = "check --gpu 4090 trl sft --model_name_or_path Qwen/Qwen2.5-7B --use_peft --load_in_4bit"
 # Commands, and how many modules of this package they may import. Budgets only fall.
-MOST = {" ".join(LISTS[0]): 25, " ".join(LISTS[1]): 27}
+MOST = {
+    **{" ".join(LISTS[0]): 25, " ".join(LISTS[1]): 27},
+    **{VALIDATE: 130, INFER: 217, CHECK: 292},
+}
 
 
 @cache
@@ -44,6 +50,36 @@ def test_the_version_is_printed_without_typing_or_msgspec() -> None:
 def test_a_list_of_the_catalogue_is_shown_without_what_a_run_needs(words: tuple[str, ...]) -> None:
     """Neither msgspec, which takes longer than the rest, nor typing."""
     assert not imported(*words) & {*HEAVY, "msgspec", "typing", "decimal", "datetime"}
+
+
+def test_a_run_file_is_checked_without_what_computes() -> None:
+    """No ledger is made, so that none of what makes one is imported."""
+    found = imported(*VALIDATE.split())
+    ours = ("estimates", "advice", "report", "serving.vllm", "training.step", "pytorch.replay.plan")
+    wrong = [name for name in found if name.startswith(tuple(f"{PACKAGE}.{one}" for one in ours))]
+    assert wrong == []
+    assert not found & (HEAVY - {"json"})
+
+
+def test_a_server_is_estimated_without_what_trains() -> None:
+    """Neither the stream of a step nor the remedies of a training run."""
+    found = imported(*INFER.split())
+    unused = {
+        "advice.training.remedies",
+        "estimates.stage_replay",
+        "training.step.stream",
+        "cli.explain",
+    }
+    assert not found & {f"{PACKAGE}.{name}" for name in unused}
+    assert not found & {"pathlib", "copy", "shutil", "difflib", "tomllib", "yaml"}
+
+
+def test_a_command_is_checked_without_other_tools() -> None:
+    """Neither DeepSpeed's keys nor the reader of scripts."""
+    found = imported(*CHECK.split())
+    unused = {"tools.deepspeed.keys", "tools.script.record", "tools.axolotl.read", "cli.function"}
+    assert not found & {f"{PACKAGE}.{name}" for name in unused}
+    assert not found & {"ast", "difflib", "shutil", "tomllib", "yaml"}
 
 
 @pytest.mark.parametrize("words", MOST)

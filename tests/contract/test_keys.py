@@ -83,7 +83,7 @@ def test_a_default_has_the_type_of_its_key(path: str) -> None:
     """The value that Run or the row has is one that a file may give."""
     msgspec.convert(defaults()[path], KINDS[path])
     row, (section, _, key) = rows()[path], path.partition(".")
-    own = {field.name: field.default for field in msgspec.structs.fields(Run)}
+    own = dict(zip(Run.__struct_fields__[::-1], Run.__struct_defaults__[::-1], strict=False))
     repeated = section in ("training", "parallelism") and row.default == own.get(key, msgspec.UNSET)
     assert not repeated, f"Run has the default of {path}: remove `default` from its row in {TOML}"
 

@@ -155,15 +155,15 @@ def _verb(verb: str, words: list[str]) -> int:
         raise InputError(f"{verb!r} is not a known {what}{hint}")
     from importlib import import_module
 
+    if verb not in LASTING:
+        import gc
+
+        gc.disable()  # a command ends before its garbage matters
     if verb not in LISTS:
         _import_msgspec()
     from .output import check_files
     from .parser import Parser
 
-    if verb not in LASTING:
-        import gc
-
-        gc.disable()  # a command ends before its garbage matters
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
     parser.add(verb, getattr(module, "NAMED", {}))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from ..report.lines import WIDTH, colour_text, plain
-from ..report.terminal import wants_colour
 from ..runfile.text.errors import OutputError, print_to_stderr, printable
 
 TYPE_CHECKING = False
@@ -28,6 +26,9 @@ FILE_OPTIONS = ("output", "record", "snapshot", "picture", "save_run")
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:
     """Write formatted lines: plain to a file or a pipe, in colour to a terminal."""
+    from ..report.lines import colour_text, plain
+    from ..report.terminal import wants_colour
+
     if output is None and wants_colour(sys.stdout):
         write_stdout(colour_text(lines))
     else:
@@ -49,6 +50,8 @@ def show_answer(args: argparse.Namespace, data: Callable[[], Any], lines: Iterab
 
 def screen_width(output: str | None = None) -> int:
     """Columns of the terminal from 40 to 80; 80 for a file or a pipe."""
+    from ..report.lines import WIDTH
+
     if output is not None or not sys.stdout.isatty():
         return WIDTH
     from shutil import get_terminal_size

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..runfile.config import TrainingConfig
-from ..runfile.keys.recipes import recipe_settings, recipe_words
 from ..runfile.other_names import CHECKPOINTING
 from ..runfile.read import allowed_words, key_types, with_settings
 from ..runfile.resolve.recompute_policies import LEVELS, NAMES
@@ -49,6 +48,8 @@ def chosen_settings(args: argparse.Namespace, data: Mapping[str, Any]) -> Chosen
     assumed: tuple[str, ...] = ()
     if recipe is not None:
         card = getattr(args, "hardware.gpu") or (run.get("hardware") or {}).get("gpu")
+        from ..runfile.keys.recipes import recipe_words
+
         values = _recipe_values(args, recipe, rank, name, card)
         settings |= values
         assumed = (recipe_words(recipe, values, _kept(values, args)),) if values else ()
@@ -92,6 +93,8 @@ def _recipe_values(
     args: argparse.Namespace, recipe: str, rank: int | None, engine_name: str, card: str | None
 ) -> dict[str, Any]:
     """A recipe's values, in the card's 16-bit dtype; those that --set contradicts give way."""
+    from ..runfile.keys.recipes import recipe_settings
+
     values = recipe_settings(recipe, rank, engine_name, named_dtype(card))
     if not values:
         return {}
@@ -187,6 +190,8 @@ def _precision(
     adapters = adapters or bool(run.get("training", {}).get("lora"))
     if name == "fp32":
         return {PRECISION: "fp32", DTYPE: None, "training.autocast": None}
+    from ..runfile.keys.recipes import recipe_settings
+
     usual = recipe_settings("lora", engine=engine_name)[PRECISION]
     pure = adapters and engine(engine_name).transformers and usual.endswith("_pure")
     return {PRECISION: f"{name}_{'pure' if pure else 'mixed'}", DTYPE: None}

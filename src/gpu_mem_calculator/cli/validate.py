@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..report.lines import wrap_lines
 from .output import show, write
 from .run_source import RunSource, run_source
 
@@ -39,14 +38,11 @@ def run(args: argparse.Namespace) -> int:
         ("assumed: ", "; ", (*source.assumed, *(resolved.assumed if resolved.meant else ()))),
         ("takes no memory: ", ", ", source.no_memory),
     )
-    lines = [
-        line
-        for label, separator, words in lists
-        if words
-        for line in wrap_lines(label, separator.join(words))
-    ]
-    if lines:
-        show(lines)
+    said = [(label, separator.join(words)) for label, separator, words in lists if words]
+    if said:
+        from ..report.lines import wrap_lines
+
+        show([line for label, text in said for line in wrap_lines(label, text)])
     return 0
 
 

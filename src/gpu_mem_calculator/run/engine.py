@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..ledger.ledger import Ledger
-from ..ledger.num import Num
-from .run import Run
-from .served import ServerMemory
+if TYPE_CHECKING:
+    from ..ledger.ledger import Ledger
+    from ..ledger.num import Num
+    from .run import Run
+    from .served import ServerMemory
 
 
 def unchanged(run: Run) -> Run:

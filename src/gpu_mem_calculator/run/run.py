@@ -7,19 +7,21 @@ numbers (mesh, batch, sequence, stage) may be arrays or `Sym`s, on which code mu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..ledger.mesh import Mesh
-from ..ledger.num import Num
-from ..models.arch.adapters import Adapter
-from ..models.arch.arch import Arch
-from ..models.arch.blocks import Weight
-from .evaluation import Evaluation
 from .recompute import EVERYTHING, NONE, RecomputeRule
-from .record import ModuleRecord
-from .rollout import Rollout
+
+if TYPE_CHECKING:
+    from ..ledger.mesh import Mesh
+    from ..ledger.num import Num
+    from ..models.arch.adapters import Adapter
+    from ..models.arch.arch import Arch
+    from ..models.arch.blocks import Weight
+    from .evaluation import Evaluation
+    from .record import ModuleRecord
+    from .rollout import Rollout
 
 Options = Mapping[str, Any]
 # A tensor of a checkpoint: name, bytes, and its elements where a server casts it to its dtype.

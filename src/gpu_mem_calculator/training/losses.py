@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..models.arch.variants import SCORED
 from ..pytorch.modelling.huggingface import fused_losses, losses
 from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
-from ..pytorch.modelling.huggingface.losses import LossKernel
 from ..pytorch.modelling.megatron import losses as megatron
-from ..run.engine import Engine
 from ..run.problems import Problem
-from ..run.run import Run
+
+if TYPE_CHECKING:
+    from ..pytorch.modelling.huggingface.losses import LossKernel
+    from ..run.engine import Engine
+    from ..run.run import Run
 
 TRANSFORMERS, MEGATRON = "transformers", "megatron"  # whose code runs a kernel
 LOSS, PRECISION, ENGINE = "training.loss", "training.precision", "engine.type"
@@ -87,6 +89,8 @@ def _cut_problems(run: Run) -> Iterator[str]:
 
 def _reward_problems(run: Run) -> Iterator[str]:
     """What a model with a score needs."""
+    from ..models.arch.variants import SCORED
+
     if run.arch.family not in SCORED:
         why = f"{run.arch.family} has no sequence classifier that is modelled"
         yield Problem(f"training.loss='reward': {why}", LOSS)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..models.arch.blocks import LatentAttention, Mlp, Moe
-from ..run.engine import Engine
 from ..run.engine_row import MEGATRON_CORE
 from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, EVERYTHING, FULL, MEGATRON, SELECTIVE
-from ..run.run import Run
 from .engines import engine_row
+
+if TYPE_CHECKING:
+    from ..run.engine import Engine
+    from ..run.run import Run
 
 PATH = "training.recompute"
 DEEPSPEED_OPTIONS = ("partition_activations", "cpu_checkpointing")

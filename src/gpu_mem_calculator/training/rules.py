@@ -7,6 +7,7 @@ What needs the run file, such as a key without effect, is in runfile/resolve/tra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from ..ledger.num import Num, ceil_div
 from ..models.arch.blocks import Attention, Mlp
@@ -14,7 +15,6 @@ from ..pytorch.modelling.huggingface.flash import FLASH, NO_FLASH_CARD, has_flas
 from ..pytorch.modelling.huggingface.liger import PLAIN
 from ..run.cuda.capability import LARGEST_FLASH_HEAD
 from ..run.cuda.runtimes import runtime_problems
-from ..run.engine import Engine
 from ..run.engine_row import REPLICATE, SHARD_UNITS
 from ..run.recompute import FULL, NONE
 from ..run.rollout import VLLM
@@ -25,6 +25,9 @@ from .losses import DEFAULT as OWN_LOSS
 from .losses import LOSSES, PER_TOKEN, TRANSFORMERS, loss_problems
 from .optimizers import OPTIMIZERS
 from .recompute_rules import recompute_problems
+
+if TYPE_CHECKING:
+    from ..run.engine import Engine
 
 COMPILED = "default"  # the mode of training.compile=true
 # Modes with CUDA graphs (torch _inductor list_mode_options).

@@ -11,7 +11,8 @@ from gpu_mem_calculator import catalog
 from gpu_mem_calculator.lab.backtest.predict import outside_bytes
 from gpu_mem_calculator.lab.jobs.megatron_defaults import with_measured_defaults
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.run.cuda.libraries import CHIPS, context_bytes, host_libraries
+from gpu_mem_calculator.run.cuda.chips import CHIPS
+from gpu_mem_calculator.run.cuda.libraries import context_bytes, host_libraries
 from gpu_mem_calculator.run.cuda.runtimes import runtime_notes
 from gpu_mem_calculator.runfile.resolve.hardware import DEFAULT_CHIP
 from gpu_mem_calculator.runfile.resolve.resolve import resolve

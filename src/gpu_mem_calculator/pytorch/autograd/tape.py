@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from ...ledger.num import EMPTY, Bytes, Num, sized
-from .events import BlockEvents
 
 if TYPE_CHECKING:
+    from .events import BlockEvents
     from .recompute import Part
 
 

@@ -6,14 +6,16 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from ...ledger.frameworks import TORCH, numbers
-from ..engine import Engine
-from ..releases import Version, version_text
-from ..run import Run
-from ..server_row import REFUSES, TAKES_FP16, CardRules, CardSteps
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..engine import Engine
+    from ..releases import Version
+    from ..run import Run
+    from ..server_row import CardRules, CardSteps
 
 NEWEST: Version = (10**6, 0, 0)  # of engines that have no engine_version
 BF16 = "8.0"  # of native bf16: torch 2.13.0 torch/cuda/__init__.py is_bf16_supported
@@ -40,6 +42,8 @@ def oldest(steps: CardSteps, version: Version) -> str:
 
 def server_problems(run: Run, engine: Engine, cards: CardRules) -> Iterator[str]:
     """A sentence where the server does not run on the card, or not in bf16."""
+    from ..server_row import REFUSES
+
     needed = oldest(cards.oldest, _version(run))
     if needed and is_older(run, needed):
         fix = _other(run, cards.oldest)
@@ -75,6 +79,8 @@ def torch_notes(run: Run, engine: Engine) -> Iterator[str]:
     if run.precision.startswith("bf16") and is_older(run, BF16):
         yield f"{_has(run)}, without bf16 units: torch emulates bf16, slowly; fp16 is native"
     if is_older(run, TORCH_WHEEL):
+        from ...ledger.frameworks import TORCH
+
         wheels = f"torch {TORCH.version}'s wheels on the package index are built with CUDA 13"
         yield f"{_has(run)}, and {wheels}, for {TORCH_WHEEL} and newer; use a build for CUDA 12.6"
 
@@ -84,6 +90,8 @@ def served_dtype(name: str, cards: CardRules, capability: str, *, given: bool) -
 
     `given`: the run file has it.
     """
+    from ..server_row import REFUSES, TAKES_FP16
+
     takes_fp16 = cards.without_bf16 in (TAKES_FP16, *([] if given else [REFUSES]))
     return "fp16" if name == "bf16" and takes_fp16 and older(capability, BF16) else name
 
@@ -102,13 +110,19 @@ def _other(run: Run, steps: CardSteps) -> str:
     """The nearest fix: an older release of the engine, or an engine that runs on the card."""
     for (_, needed), (until, _) in pairwise(steps):
         if not older(run.compute_capability, needed):
+            from ..releases import version_text
+
             return f"use an engine_version before {version_text(until)}, or a newer card"
     return "use engine 'llamacpp' or 'transformers', or a newer card"
 
 
 def _version(run: Run) -> Version:
     text = str(run.options.get("engine_version", ""))
-    return numbers(text) if any(map(str.isdigit, text)) else NEWEST
+    if not any(map(str.isdigit, text)):
+        return NEWEST
+    from ...ledger.frameworks import numbers
+
+    return numbers(text)
 
 
 def _named(engine: Engine, run: Run) -> str:

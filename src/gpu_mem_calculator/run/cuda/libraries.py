@@ -12,8 +12,8 @@ with the multiprocessors and the threads of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from ...pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 from ..engine import Engine
 from ..run import Run
 from ..served import NON_TORCH, NamedBytes, ServerItem
+from .chips import AS_H200, CHIPS, Chip
 from .nccl import STREAMS_BYTES, nccl
 
 if TYPE_CHECKING:
@@ -38,35 +39,6 @@ OVERLAP_SOURCE = code(
     "Transformer Engine 2.18 pytorch/module/base.py initialize_ub, "
     "common/comm_gemm_overlap/comm_gemm_overlap.cpp:419, 824"
 )
-
-
-class Chip(NamedTuple):
-    """What CUDA and its libraries take on GPUs of one compute capability.
-
-    - context_kib: of a context, for each multiprocessor
-    - kernels_mib: of torch's kernels
-    - workspace_mib: of cuBLAS's default workspace (its documentation, cublasSetWorkspace)
-    """
-
-    context_kib: int
-    kernels_mib: int
-    workspace_mib: int = 4
-
-
-# Of those taken as an H200 nothing is known but the workspace.
-H200 = Chip(3962, 94, 32)
-AS_H200 = H200._replace(workspace_mib=4)
-CHIPS: Mapping[str, Chip] = {
-    **dict.fromkeys(("6.0", "6.1", "7.0"), Chip(3762, 70)),
-    "7.5": Chip(2224, 30),
-    "8.0": Chip(3872, 75),
-    "8.6": Chip(3020, 40),
-    "8.9": Chip(3020, 45),
-    "9.0": H200,
-    **dict.fromkeys(("10.0", "10.3"), H200),
-    "12.0": Chip(3020, 45, 12),
-    **dict.fromkeys(("7.2", "8.7", "11.0", "12.1"), AS_H200),
-}
 MEASURED_CAPABILITY = "9.0"  # on which code and handles were measured
 CONTEXT_BYTES = 16_867_328  # of a context on every GPU, beside its multiprocessors
 CONTEXT_SOURCE = measured(

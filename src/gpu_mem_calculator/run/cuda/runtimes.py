@@ -7,13 +7,17 @@ bytes under that card's own words, and a warning.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import Ledger
-from ..engine import Engine
-from ..run import Run
-from ..served import NamedBytes, ServerMemory
+from .chips import CHIPS
+
+if TYPE_CHECKING:
+    from ...ledger.ledger import Ledger
+    from ..engine import Engine
+    from ..run import Run
+    from ..served import NamedBytes, ServerMemory
 
 CUDA, ROCM, XPU, GAUDI, TPU, METAL = "cuda", "rocm", "xpu", "gaudi", "tpu", "metal"
 VENDORS = {"nvidia": CUDA, "amd": ROCM, "intel": XPU, "google": TPU, "apple": METAL}
@@ -97,8 +101,6 @@ def runtime_notes(run: Run) -> Iterator[str]:
     """A sentence for a card that is not NVIDIA's, or has a compute capability of which nothing is
     known, as a card of the user's own may have.
     """
-    from .libraries import CHIPS  # which no listing of cards needs
-
     if run.runtime != CUDA:
         what = "memory outside tensors, workspaces and attention kernels"
         yield f"{what}: NVIDIA's figures, taken for this card, which was not measured"

@@ -16,7 +16,6 @@ from ...catalog.hub.names import hub_name, is_address, printable_name
 from ...models.arch.arch import Arch
 from ...models.families import UnknownFamilyError, read_config
 from ...models.families.config import ConfigError
-from ...run.record import ModuleRecord, RecordError, read_record, record_arch
 from ...run.run import StoredTensor
 from ..config import ModelConfig
 from ..text.counts import parameter_count
@@ -30,11 +29,11 @@ from .model_name import (
     unknown_family_message,
     unknown_name_message,
 )
-from .model_size import nearest_by_size
 from .named_preset import NamedPreset, exact_preset, meant_preset, path_preset, variant_preset
 
 if TYPE_CHECKING:
     from ...catalog.hub.checkpoint import Checkpoint
+    from ...run.record import ModuleRecord
 
 # The model section's plain numbers, and the config.json keys that mean the same.
 SAME_KEYS = {
@@ -80,7 +79,7 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
         resolved = _find(model, name_with_revision(model), numbers, parameters, headers)
-    except (ConfigError, UnknownFamilyError, HubError, RecordError) as error:
+    except (ConfigError, UnknownFamilyError, HubError) as error:
         raise InputError(str(error)) from None
     layer_size, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != layer_size:
@@ -145,8 +144,13 @@ def _from_record(
     if extra:
         why = "says what model.recorded says already; leave it out"
         raise InputError(f"model.{key} {why}" for key in extra)
-    record = read_record(data)
-    arch = record_arch(record)
+    from ...run.record import RecordError, read_record, record_arch
+
+    try:
+        record = read_record(data)
+        arch = record_arch(record)
+    except RecordError as error:
+        raise InputError(str(error)) from None
     return ResolvedModel(arch=arch, title=record.title, record=record, source="a record")
 
 
@@ -271,6 +275,8 @@ def _plain_assumptions(numbers: Numbers) -> dict[str, Any]:
 
 def _by_size(title: str, numbers: Numbers, parameters: int) -> ResolvedModel:
     """The architecture of the nearest well-known model, where only a parameter count is given."""
+    from .model_size import nearest_by_size
+
     row = nearest_by_size(parameters)
     config = catalog.preset_config(row["config"])
     assumed = (f"the architecture of {row['title']}, the nearest well-known model",)

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import catalog
-from .model_size import sized_model
 
 FILES = (".gguf", ".json", ".safetensors", ".bin", ".pt")  # endings of files, which name no model
 
@@ -83,6 +82,7 @@ def path_preset(name: str) -> NamedPreset | None:
 def meant_preset(text: str) -> NamedPreset | None:
     """The preset that a size alone, or a family alone, means."""
     from ...catalog.model_names import meaning
+    from .model_size import sized_model
 
     sized = sized_model(text)
     if sized is not None:

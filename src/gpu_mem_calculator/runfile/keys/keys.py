@@ -62,7 +62,7 @@ def rows() -> Mapping[str, KeyRow]:
 @cache
 def defaults() -> Mapping[str, Any]:
     """The default of each key that has the same in all engines: the row's, else that of `Run`."""
-    run = {field.name: field.default for field in msgspec.structs.fields(Run)}
+    run = dict(zip(Run.__struct_fields__[::-1], Run.__struct_defaults__[::-1], strict=False))
     homes = {
         **{"model": PLAIN, "training": run, "parallelism": run, "engine": {"type": DEFAULT_ENGINE}},
         "hardware": {"gpu_memory_gb": int(DEFAULT_MEMORY_GB)},

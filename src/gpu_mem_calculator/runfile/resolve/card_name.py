@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ... import catalog
-from ...catalog.cards import family, find_card, meant, same_number
 from ..config import GPUConfig
 from ..text.errors import InputError
 
@@ -39,6 +38,8 @@ def possible_cards(config: GPUConfig) -> list[catalog.Row]:
     if config.gpu is None:
         return []
     name, size = str(config.gpu), config.gpu_memory_gb
+    from ...catalog.cards import meant
+
     rows = meant(name)
     if not rows:
         raise InputError(_unknown(name))
@@ -78,6 +79,8 @@ def _listed(names: Sequence[str]) -> str:
 def _unknown(name: str) -> str:
     """The message for a name that means no card."""
     import difflib
+
+    from ...catalog.cards import family, find_card, same_number
 
     key = f"hardware.gpu={name!r}"
     counted = re.fullmatch(_COUNTED, name.strip(), re.IGNORECASE)

@@ -6,13 +6,17 @@ generation/vllm_generation.py _init_vllm). Its share of the card is counted from
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from ...run.rollout import VLLM, EngineItem, Rollout
-from ...run.served import ServerMemory
 from ..config import EngineConfig, GenerationConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..inference_config import InferenceConfig
 from ..text.errors import InputError
+
+if TYPE_CHECKING:
+    from ...run.served import ServerMemory
 
 BATCHED_TOKENS = 4096  # max_num_batched_tokens
 UTILIZATION = 0.3  # trainer/grpo_config.py vllm_gpu_memory_utilization

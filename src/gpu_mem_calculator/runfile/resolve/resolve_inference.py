@@ -288,7 +288,7 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
 
         yield not_trained(arch, "generate.py")
     if engine.serve is None:
-        from ...pytorch.modelling.huggingface.activation import activation_problems
+        from ...pytorch.modelling.huggingface.activation_names import activation_problems
 
         yield from activation_problems(arch)
     yield from filter(None, [_gpus_problem(run, hardware, engine)])

@@ -5,7 +5,7 @@ int8 base resolved, and the rules of the engine checked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,14 +13,11 @@ from msgspec.structs import replace
 from ...ledger.dtypes import BITS, dtype_name
 from ...ledger.mesh import Mesh
 from ...models.arch.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
-from ...models.arch.arch import Arch
 from ...models.arch.scaling import scaled
-from ...models.arch.variants import scored, without_dropout
-from ...pytorch.modelling.huggingface.activation import activation_problems
+from ...pytorch.modelling.huggingface.activation_names import activation_problems
 from ...pytorch.replay.settings import AllocatorSettings, AllocatorSettingsError
 from ...run.cuda.capability import torch_notes
 from ...run.cuda.runtimes import runtime_notes
-from ...run.engine import Engine
 from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
@@ -28,7 +25,6 @@ from ...training.losses import LOSSES
 from ...training.optimizers import OPTIMIZERS, optimizer_name
 from ...training.recompute_rules import recompute_note
 from ...training.rules import problems
-from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from ..find_model.model_source import find_model
 from ..program import Translation
 from ..read import given_keys
@@ -42,6 +38,11 @@ from .recompute_policies import find_recompute
 from .resolved_run import ResolvedRun
 from .step_choices import compile_mode, find_rollout, reference_kind, with_evaluation
 from .training_defaults import default_precision, sequence
+
+if TYPE_CHECKING:
+    from ...models.arch.arch import Arch
+    from ...run.engine import Engine
+    from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 
 
 def find_adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
@@ -166,8 +167,12 @@ def draft_training(file: RunFile) -> ResolvedRun:
     training |= precision
     arch = attempt(in_implementation, model.arch, file, chosen, seq)
     if arch is not None and loss is not None and LOSSES[loss["loss"]].scores:
+        from ...models.arch.variants import scored
+
         arch = scored(arch)
     if arch is not None and file.training.disable_dropout:
+        from ...models.arch.variants import without_dropout
+
         arch = without_dropout(arch)
     if refused:
         raise InputError(refused)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ...run.evaluation import Evaluation
 from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
 from ...run.run import BASE, COPY, PRECOMPUTED, Run
-from ...serving.transformers.row import ROW
 from ...training.rules import COMPILED, EVALUATION
 from ...training.rules import GENERATION as PATH
 from ..config import EvaluationConfig, GenerationConfig, TrainingConfig
@@ -89,6 +88,8 @@ def step_key_problems(run: Run, config: TrainingConfig) -> Iterator[str]:
     """A sentence for each key without effect, and where a model has no cache to generate with."""
     generation, evaluation = config.generation, config.evaluation
     if generation is not None:
+        from ...serving.transformers.row import ROW
+
         if run.record is not None or run.arch.family in ROW.no_code:
             yield f"{PATH}: {run.arch.family} has no KV cache that is modelled; leave it out"
         default, engine = GenerationConfig(), generation.engine

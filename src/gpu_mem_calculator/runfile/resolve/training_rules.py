@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...catalog.variants import variant
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Mlp, Moe
 from ...run.engine import Engine
@@ -48,6 +47,8 @@ def packed_weights(name: str, config: Mapping[str, Any] | None, training: Traini
     method = str(((config or {}).get("quantization_config") or {}).get("quant_method", ""))
     if method not in PACKED or training.quantization is not None:
         return ""
+    from ...catalog.variants import variant
+
     found = variant(name)
     plain = f" ({found[0]['name']})" if found else ""
     cannot = f"model.name={name!r} has {PACKED[method]} weights, which cannot be trained"

@@ -14,7 +14,6 @@ from ...ledger.secrets import hidden
 from .errors import InputError
 from .files import MOST_BYTES, MOST_RECORD_BYTES, MOST_SLOW_BYTES, STDIN, read_text
 from .json_text import parse_json
-from .yaml_text import parse_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +47,8 @@ def parse_text(text: str, ending: str, where: str) -> Any:
     kind = "YAML" if ending in YAML else "TOML" if ending in TOML else "JSON"
     try:
         if kind == "YAML":
+            from .yaml_text import parse_yaml
+
             return parse_yaml(text)
         if kind == "TOML":
             import tomllib

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ...ledger.ledger import AFTER_MASKS, FIRST_STEP, RUNTIME, Entry
 from ...ledger.num import Bytes, Num
@@ -11,8 +12,10 @@ from ...ledger.source import code
 from ...ledger.units import KIB, MIB
 from ...pytorch.modelling.huggingface.inputs import rotary_width
 from ...run.phases import BACKWARD, FORWARD
-from ...run.run import Run
-from .instants import Instants, StepInstant
+
+if TYPE_CHECKING:
+    from ...run.run import Run
+    from .instants import Instants, StepInstant
 
 WORKSPACES = "cuBLAS workspace"
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ....ledger.num import EMPTY, Bytes, sized
-from ....ledger.quoting import quoted
-from ....models.arch.arch import Arch
 from ...autograd.events import BlockEvents, EventRecorder
-from ...autograd.tape import Tape, Value
+from .activation_names import GPT_OSS, SAVES_INPUT
 from .ops import add, multiply, scale
-from .setting import BlockSetting
 
-# What a fused function saves for backward: its input (True), or its output (False).
-SAVES_INPUT = {
-    **dict.fromkeys(("silu", "swish", "gelu", "gelu_pytorch_tanh", "leaky_relu", "mish"), True),
-    **dict.fromkeys(("relu", "tanh", "sigmoid"), False),
-}
+if TYPE_CHECKING:
+    from ...autograd.tape import Tape, Value
+    from .setting import BlockSetting
 
 
 def activation(tape: Tape, setting: BlockSetting, x: Value, name: str) -> Value:
@@ -151,17 +147,6 @@ COMPOSED: dict[str, Callable[[Tape, BlockSetting, Value], Value]] = {
     "bloom_gelu": bloom_gelu,
     "xielu": xielu,
 }
-
-
-GPT_OSS = "gpt_oss"  # clamps gate and up
-
-
-def activation_problems(arch: Arch) -> Iterator[str]:
-    """A sentence where a model has an activation whose memory is not known."""
-    known = {*COMPOSED, *SAVES_INPUT, GPT_OSS}
-    for name in {layer.mlp.activation for layer, _, _ in arch.runs if layer.mlp} - known:
-        choices = ", ".join(sorted(known - {GPT_OSS, "bloom_gelu"}))
-        yield f"model.config: the activation {quoted(name)} is not modelled; it is one of {choices}"
 
 
 def gated(tape: Tape, setting: BlockSetting, gate: Value, up: Value, name: str) -> Value:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ....ledger.num import EMPTY, Bytes, Num, ceil_div, choose, power_of_two, sized, smaller
-from ....models.arch.blocks import Linear
-from ...autograd.tape import Tape, Value
 from .losses import kernel
-from .setting import BlockSetting
+
+if TYPE_CHECKING:
+    from ....models.arch.blocks import Linear
+    from ...autograd.tape import Tape, Value
+    from .setting import BlockSetting
 
 TOKEN_CHUNK = 4096  # trl 1.16.0 kernels/chunked_logprob.py TOKEN_CHUNK_SIZE
 

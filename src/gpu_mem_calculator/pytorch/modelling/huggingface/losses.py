@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from ....ledger.num import SINGLE, sized
 from ....ledger.source import Source, code
 from ...autograd.tape import Tape, Value
-from .setting import BlockSetting
+
+if TYPE_CHECKING:
+    from .setting import BlockSetting
 
 Walk = Callable[..., Value]
 Reads = Literal["logits", "weight"]

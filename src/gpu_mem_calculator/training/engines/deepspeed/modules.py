@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from ....ledger.remember import remembered
-from ....models.arch.adapters import Adapter
-from ....models.arch.arch import Arch, Layer
 from ....models.arch.blocks import Mlp, Moe, Norm, Weight
-from ....run.run import Run
+
+if TYPE_CHECKING:
+    from ....models.arch.adapters import Adapter
+    from ....models.arch.arch import Arch, Layer
+    from ....run.run import Run
 
 Module = tuple[int, ...]  # elements of the parameters that a module owns directly
 
