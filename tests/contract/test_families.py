@@ -12,7 +12,7 @@ from gpu_mem_calculator.models.arch.arch import Arch
 from gpu_mem_calculator.models.arch.variants import MODULES
 from gpu_mem_calculator.models.families import families, read_config
 from gpu_mem_calculator.models.families.config import ConfigError
-from gpu_mem_calculator.pytorch.modelling.huggingface.activation import activation_problems
+from gpu_mem_calculator.pytorch.modelling.huggingface.activation_names import activation_problems
 from gpu_mem_calculator.pytorch.modelling.huggingface.quirks import QUIRKS
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError

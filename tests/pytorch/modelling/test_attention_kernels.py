@@ -15,12 +15,8 @@ from gpu_mem_calculator.models.families import read_config
 from gpu_mem_calculator.pytorch.autograd.tape import Op, Tape
 from gpu_mem_calculator.pytorch.modelling.huggingface.attention import attention
 from gpu_mem_calculator.pytorch.modelling.huggingface.attention_inputs import AttentionInputs
-from gpu_mem_calculator.pytorch.modelling.huggingface.attention_kernels import (
-    attend,
-    has_flash,
-    kernel,
-    prefers_cudnn,
-)
+from gpu_mem_calculator.pytorch.modelling.huggingface.attention_kernels import attend, kernel
+from gpu_mem_calculator.pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
