@@ -249,7 +249,7 @@ class _Recording:
         shape = (
             self._kind(number),
             state.traced and state.count,  # only prefetches read it
-            sorted((self._near(p, first), made - tensor) for p, tensor in self._large()),
+            sorted((near := self._near(p, first), near[0] * made - t) for p, t in self._large()),
             (waiting, flat),
             [(self._near(p, first), [made - t for t in row]) for p, row in state.held_back.items()],
             [(max(state.recent[p] - step, -1), state.available[p]) for p in own],

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from ...step.block_events import EMBEDDING
+from ...step.block_events import EMBEDDING, HEAD
 from ...step.cycles import regular, steps
 from .gather import GATHER
 from .gather_script import GatheredModel, GatherScript, gather_script, small_parameters
@@ -107,7 +107,7 @@ class Stage3Rank(Stage3Bucket):
         self.script: GatherScript
         self.numbers: dict[int, int] = {}  # of the script's tensors that are allocated
         self.made = self.played = self.hook = 0  # its tensors, events and hooks that are over
-        self.before_layers = 0  # tensors that are made before the layers
+        self.before_layers = 0  # tensors that are made before the layers of a pass
 
     def startup(self) -> None:
         """Shard the parameters, put the shards into one tensor, make masters and buffers."""
@@ -175,6 +175,8 @@ class Stage3Rank(Stage3Bucket):
         """Release a module's parameters after its last operation."""
         self.hook += 1
         self._gather(self.hook)
+        if block == HEAD:
+            self.before_layers = self.made
 
     def _gather(self, end: int) -> None:
         """Allocate and free what is gathered up to an end of the script."""
@@ -209,6 +211,9 @@ class Stage3Rank(Stage3Bucket):
             return 0
         if filled:
             count = min(count, (self.plan.bucket - self.filled) // filled)
+        ahead = script.events[played : played + (count + 2) * events]
+        if any(~self.before_layers < event < 0 for event in ahead):
+            return 0  # `state` leaves this tensor out
         for numbers, begin, length in (
             (script.ends, hook + 1, hooks),
             (script.events, played, events),
