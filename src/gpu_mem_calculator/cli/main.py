@@ -160,7 +160,9 @@ def _verb(verb: str, words: list[str]) -> int:
 
         gc.disable()  # a command ends before its garbage matters
     if verb not in LISTS:
-        _import_msgspec()
+        from .lean_msgspec import import_msgspec
+
+        import_msgspec()
     from .output import check_files
     from .parser import Parser
 
@@ -185,17 +187,6 @@ def _verb(verb: str, words: list[str]) -> int:
     check_files(args)
     code: int = module.run(args)
     return code
-
-
-def _import_msgspec() -> None:
-    """Import msgspec without typing_extensions, which it uses where it is installed, does not need
-    from Python 3.11 on, and which takes as long to import as Python to start.
-    """
-    if "typing_extensions" not in sys.modules:
-        sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-        import msgspec  # noqa: F401
-
-        del sys.modules["typing_extensions"]
 
 
 def _help() -> str:
