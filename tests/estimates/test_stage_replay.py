@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
 from gpu_mem_calculator.estimates.stage_replay import (
     MOST_BYTES,
-    MOST_LAYERS,
     replay_stage,
     taken_under,
     too_large,
@@ -201,20 +200,11 @@ def test_the_first_forward_has_no_workspace_of_backward() -> None:
     assert [entry.at(name) for name in ("first.forward", "forward")] == [0, 32 * 2**20]
 
 
-@pytest.mark.parametrize(
-    ("layers", "peak", "beyond"),
-    [
-        (MOST_LAYERS, MOST_BYTES, False),
-        (MOST_LAYERS + 1, MOST_BYTES, True),
-        (MOST_LAYERS, MOST_BYTES + 1, True),
-    ],
-)
-def test_runs_up_to_the_bounds_are_replayed(layers: int, peak: int, beyond: bool) -> None:
-    """2,048 layers and 64 TiB are the most."""
-    run = SimpleNamespace(arch=SimpleNamespace(layers=(None,) * layers))
-    resolved: Any = SimpleNamespace(run=run)
+@pytest.mark.parametrize(("peak", "beyond"), [(MOST_BYTES, False), (MOST_BYTES + 1, True)])
+def test_runs_up_to_the_bound_are_replayed(peak: int, beyond: bool) -> None:
+    """64 TiB is the most."""
     ledger: Any = SimpleNamespace(peak=lambda: peak)
-    assert too_large(resolved, ledger) == beyond
+    assert too_large(ledger) == beyond
 
 
 SETTINGS = ["expandable_segments:True", "garbage_collection_threshold:0.6"]

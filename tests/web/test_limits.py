@@ -25,9 +25,9 @@ from gpu_mem_calculator.web.worker_messages import HEAD, TaskReply, TaskRequest,
 from ..services import running
 
 QUICK = TaskRequest("calculate", b'{"model": {"name": "gpt2"}}', {})
-# a thousand layers: a replay of many seconds
+# as many layers as may be: a replay of seconds
 LONG_RUN = {
-    "model": {"num_layers": 2000, "hidden_size": 1024, "num_attention_heads": 16},
+    "model": {"num_layers": 512, "hidden_size": 1024, "num_attention_heads": 16},
     "hardware": {"num_gpus": 8},
     "engine": {"type": "deepspeed", "zero_stage": 3},
 }

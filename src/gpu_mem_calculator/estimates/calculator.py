@@ -228,7 +228,7 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
         return SHORT
     from .stage_replay import replay_stage, too_large
 
-    if too_large(resolved, ledgers[busiest]):
+    if too_large(ledgers[busiest]):
         return UNSURE
     if word == FITS:
         return FITS

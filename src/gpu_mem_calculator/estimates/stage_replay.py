@@ -32,7 +32,7 @@ APART = 64 * KIB
 """Bytes of small tensors by which the peaks of stream and ledger may differ."""
 COARSE = 20
 """Of the peak, one part in this: by no more is the ledger of 4-bit projections above the replay."""
-MOST_BYTES, MOST_LAYERS = 2**46, 2**11
+MOST_BYTES = 2**46
 """Larger runs do not exist, and are not replayed."""
 FEW = 3
 """So many replays are kept: other tools often make the same run of one's settings."""
@@ -152,7 +152,7 @@ def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:
 
 def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageReplay | None:
     """Replay a stage, of which `ledger` is the ledger; None where the run is too large for it."""
-    if too_large(resolved, ledger):
+    if too_large(ledger):
         return None
     engine, run, peak = resolved.engine, resolved.run, _steps_peak(ledger)
     return _replayed(engine.ledger, engine.name, run, stage, resolved.allocator, peak)
@@ -205,9 +205,9 @@ def _steps_peak(ledger: Ledger) -> int:
     return int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
 
 
-def too_large(resolved: ResolvedRun, ledger: Ledger) -> bool:
+def too_large(ledger: Ledger) -> bool:
     """Whether a run is larger than the model of the allocator can handle."""
-    return len(resolved.run.arch.layers) > MOST_LAYERS or int(ledger.peak()) > MOST_BYTES
+    return int(ledger.peak()) > MOST_BYTES
 
 
 def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:

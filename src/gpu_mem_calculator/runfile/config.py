@@ -29,6 +29,7 @@ from .field_types import (
     Revision,
     Share,
     Size,
+    Stages,
     Text,
 )
 from .inference_config import InferenceConfig as InferenceConfig
@@ -168,7 +169,7 @@ class ParallelismConfig(Struct, kw_only=True, omit_defaults=True):
 
     data_parallel_size: Count | None = None
     tensor_parallel_size: Count | None = None
-    pipeline_parallel_size: Count | None = None
+    pipeline_parallel_size: Stages | None = None
     context_parallel_size: Count | None = None
     expert_parallel_size: Count | None = None
     virtual_pipeline_size: Count | None = None

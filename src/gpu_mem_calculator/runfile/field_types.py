@@ -17,6 +17,10 @@ Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 t
 Layers = Annotated[
     int, Meta(ge=1, le=MOST_LAYERS, description=f"a whole number from 1 to {MOST_LAYERS:,}")
 ]
+MOST_STAGES = 256  # of a pipeline; each has a ledger of its own
+Stages = Annotated[
+    int, Meta(ge=1, le=MOST_STAGES, description=f"a whole number from 1 to {MOST_STAGES}")
+]
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number from 0 to 10^15")]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="at least 0 and less than 1")]
 

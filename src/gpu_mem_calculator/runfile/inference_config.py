@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .field_types import Count, Flag, Named, Ratio, Share, Size, Text
+from .field_types import Count, Flag, Named, Ratio, Share, Size, Stages, Text
 
 GraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
 
@@ -26,7 +26,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     quantization: Text | None = None
     kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4"] | None = None
     tensor_parallel_size: Count | None = None
-    pipeline_parallel_size: Count | None = None
+    pipeline_parallel_size: Stages | None = None
     data_parallel_size: Count | None = None
     expert_parallel_size: Count | None = None
     decode_context_parallel_size: Count | None = None

@@ -17,6 +17,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...models.families.config import MOST_LAYERS
 from ...runfile.program import Program, Section, Setup, Translation
 from ..translation.arguments import tables
 from ..translation.shapes import shape_problems
@@ -24,7 +25,6 @@ from ..translation.shapes import shape_problems
 LATENT, PATTERN = "multi_latent_attention", "moe_layer_freq"
 NEEDS_CONFIG = (LATENT, "qk_layernorm", "add_qkv_bias")
 RANKS: dict[str, str] = tables(__file__)["ranks"]
-MOST_LAYERS = 10_000
 CONFIG: dict[str, str] = tables(__file__)["config"]  # keys of a config.json that plain numbers say
 # What a model with such a part has otherwise.
 USUAL: dict[str, Any] = tables(__file__)["usual"]
