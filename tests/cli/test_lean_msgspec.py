@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-LEAN = (
-    "from gpu_mem_calculator.cli.lean_msgspec import import_msgspec; import_msgspec(); import sys\n"
-)
+LEAN = """
+import sys
+from gpu_mem_calculator.cli.lean_msgspec import import_msgspec
+import_msgspec()
+"""
+SLOW = ("platform", "textwrap", "typing_extensions")
 ANSWERS = """
 import msgspec, uuid
 print(msgspec.json.schema(list[int]), msgspec.json.schema_components([int])[0])
