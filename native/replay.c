@@ -277,6 +277,30 @@ int64_t gmc_first_beyond(const gmc_plan *plan, int64_t units)
     return i;
 }
 
+static int64_t slack_of(const gmc_plan *plan, int64_t tensor)
+{
+    const gmc_settings *settings = &plan->settings;
+    int64_t units = plan->units[tensor];
+    int64_t rest = settings->expandable || units <= SMALL ? 0 : SMALL;
+    if (!units)
+        return 0;
+    if (units >= settings->unsplit)
+        rest = most(settings->rounding, PAGE) - 1;
+    return (units + rest) * UNIT - plan->stream.sizes[tensor];
+}
+
+int64_t gmc_most_slack(const gmc_plan *plan, int64_t begin)
+{
+    int64_t alive = 0, peak = 0;
+    for (int64_t i = 0; i < plan->stream.events; i++) {
+        int64_t event = plan->stream.event[i];
+        alive += event < 0 ? -slack_of(plan, ~event) : slack_of(plan, event);
+        if (i + 1 >= begin)
+            peak = i + 1 == begin ? alive : most(peak, alive);
+    }
+    return peak;
+}
+
 /* --- the state --- */
 
 typedef struct {
@@ -1323,6 +1347,6 @@ void gmc_read(const gmc_state *state, gmc_figures *figures)
 
 const int64_t *gmc_phases(const gmc_state *state) { return state->phases; }
 
-int gmc_abi(void) { return 3; }
+int gmc_abi(void) { return 4; }
 
 const char *gmc_source(void) { return GMC_SOURCE; }

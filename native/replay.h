@@ -50,6 +50,9 @@ GMC_API int64_t gmc_most_alive(const gmc_plan *plan); /* the peak of the tensors
 /* The first event after which more than `units` are alive; the number of events where none is. */
 GMC_API int64_t gmc_first_beyond(const gmc_plan *plan, int64_t units);
 
+/* The most bytes by which live blocks can exceed their tensors after `begin` events: slack.py. */
+GMC_API int64_t gmc_most_slack(const gmc_plan *plan, int64_t begin);
+
 GMC_API gmc_state *gmc_open(const gmc_plan *plan, int64_t cap, int collects);
 GMC_API gmc_state *gmc_copy(const gmc_state *state);
 GMC_API void gmc_close(gmc_state *state);

@@ -21,6 +21,7 @@ from gpu_mem_calculator.pytorch.replay.allocator import history, replay, start_r
 from gpu_mem_calculator.pytorch.replay.footprint import Footprint
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
+from gpu_mem_calculator.pytorch.replay.slack import slack_bytes
 from gpu_mem_calculator.pytorch.replay.stream import UNTIL_MARK, AllocationStream
 from tests.conftest import ROOT
 from tests.pytorch.replay.test_needs import CONFS, streams
@@ -64,6 +65,21 @@ def test_c_and_python_need_the_same(stream: AllocationStream, conf: str) -> None
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plan, "library", lambda in_c=in_c: FOUND if in_c else None)
             found.add(needs_bytes(stream, settings))
+    assert len(found) == 1
+
+
+@needs_library
+@given(streams(), st.sampled_from(CONFS), st.integers(0, 80))
+def test_c_and_python_have_the_same_bound_of_slack(
+    stream: AllocationStream, conf: str, begin: int
+) -> None:
+    """Of blocks beyond their tensors, from any event on."""
+    settings, found = AllocatorSettings.parse(conf), set()
+    stream.marks.insert(0, (min(begin, len(stream.events)), "startup"))
+    for in_c in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plan, "library", lambda in_c=in_c: FOUND if in_c else None)
+            found.add(slack_bytes(stream, plan.ReplayPlan(stream, settings)))
     assert len(found) == 1
 
 

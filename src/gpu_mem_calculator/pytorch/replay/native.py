@@ -120,6 +120,10 @@ class NativePlan:
         """The first event after which more than `units` are alive."""
         return int(self.library.gmc_first_beyond(self._plan, c_int64(units)))
 
+    def most_slack(self, begin: int) -> int:
+        """The most bytes by which live blocks can exceed their tensors after `begin` events."""
+        return int(self.library.gmc_most_slack(self._plan, c_int64(begin)))
+
 
 def _check(outcome: int) -> None:
     if outcome == BAD_STREAM:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 VARIABLE, PYTHON = "GPU_MEM_CALC_REPLAY", "python"
 LIBRARY = os.path.join(os.path.dirname(__file__), "_replay.so")
-ABI = 3
+ABI = 4
 
 
 @cache
@@ -31,7 +31,7 @@ def library() -> CDLL | None:
         return None
     for name in ("gmc_plan_open", "gmc_open", "gmc_copy"):
         getattr(found, name).restype = c_void_p
-    for name in ("gmc_most_alive", "gmc_first_beyond"):
+    for name in ("gmc_most_alive", "gmc_first_beyond", "gmc_most_slack"):
         getattr(found, name).restype = c_int64
     found.gmc_phases.restype = POINTER(c_int64)
     return found

@@ -17,8 +17,10 @@ def slack_bytes(stream: AllocationStream, plan: ReplayPlan) -> int:
 
     Start-up ends at the first mark. `allocated - requested` is never more at any event.
     """
-    sizes, slack = stream.sizes, _slack_of_sizes(plan, stream.sizes)
     begin, _ = stream.marks[0]
+    if plan.native:
+        return plan.native.most_slack(begin)
+    sizes, slack = stream.sizes, _slack_of_sizes(plan, stream.sizes)
     most = alive = slack_at_start(stream, plan)
     for event in stream.events[begin:]:
         if event >= 0:
