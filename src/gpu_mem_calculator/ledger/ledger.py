@@ -254,8 +254,8 @@ class Ledger(Struct, frozen=True, dict=True):
         return {i.name: sum([row[i.name] for row in rows]) * i.present for i in self.instants}
 
     def _array_sums(self, place: str) -> dict[str, Num]:
-        """The same for arrays of runs."""
-        if self.groups:
+        """The same for arrays of runs; groups count while they are all that there is."""
+        if {id(entry) for group in self.groups for entry in group} == {*map(id, self.entries)}:
             rows = [_remembered_sums(Same(group), place) for group in self.groups]
         else:
             rows = [group_sums(self.entries, place)]

@@ -59,16 +59,30 @@ def sized(elements: Num, bits: int) -> Bytes:
     return elements * bits // 8  # type: ignore[return-value]  # the one door
 
 
-def _numpy() -> ModuleType:
-    import numpy
+class _Unasked:
+    """In the place of numpy's array while no array has been met."""
 
-    return numpy
+
+_array: type = _Unasked
+_np: ModuleType
+
+
+def _numpy() -> ModuleType:
+    """numpy, from the first array on."""
+    global _array, _np
+    if _array is _Unasked:
+        import numpy
+
+        _array, _np = numpy.ndarray, numpy
+    return _np
 
 
 def larger(a: N, b: N) -> N:
     """The larger of two numbers, element by element."""
     if type(a) is int and type(b) is int:
         return a if a >= b else b
+    if type(a) is _array or type(b) is _array:
+        return cast(N, _np.maximum(a, b))
     if isinstance(a, Sym) or isinstance(b, Sym):
         if type(b) is int and b == 0 and int(a) >= 0:
             return a
@@ -84,6 +98,8 @@ def smaller(a: N, b: N) -> N:
     """The smaller of two numbers, element by element."""
     if type(a) is int and type(b) is int:
         return a if a <= b else b
+    if type(a) is _array or type(b) is _array:
+        return cast(N, _np.minimum(a, b))
     if isinstance(a, Sym) or isinstance(b, Sym):
         return cast(N, Sym.called("min", min(int(a), int(b)), a, b))
     if isinstance(a, PLAIN) and isinstance(b, PLAIN):
@@ -102,7 +118,7 @@ def holds(condition: N) -> N:
     """A condition as a number, 1 or 0, that can be multiplied."""
     if isinstance(condition, SINGLE):
         return int(condition)  # type: ignore[return-value]
-    return cast(N, _numpy().where(condition, 1, 0))
+    return cast(N, _numpy().asarray(condition, dtype=bool).astype("int64"))
 
 
 def nothing(size: Num) -> bool:

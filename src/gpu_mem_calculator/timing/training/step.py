@@ -129,12 +129,18 @@ class RankSeconds(Struct, frozen=True, kw_only=True):
 
 
 def rank_seconds(run: Run, engine: str, machine: Machine) -> RankSeconds:
-    """The seconds of a rank: floats for one run, arrays for a run with arrays of sizes.
+    """The seconds of a rank: floats for one run, arrays for a run with arrays of sizes."""
+    return _rank_seconds(as_timed(run), engine, Same(machine))
+
+
+@remembered(64)
+def _rank_seconds(run: Run, engine: str, machine: Same[Machine]) -> RankSeconds:
+    """The seconds of a run without what they do not depend on.
 
     Operations around scores are others for one sequence than for several, so each rank that has
     them is timed alone.
     """
-    bare, places = distinct_ranks(as_timed(run))
+    bare, places = distinct_ranks(run)
     kinds = () if places is None or engine_row(engine).megatron else layer_kinds(run.arch)
     if any(runs_scores(bare, engine, kind) for kind in kinds):
         ones = single_ranks(bare, int(places.max()) + 1)
@@ -142,10 +148,10 @@ def rank_seconds(run: Run, engine: str, machine: Machine) -> RankSeconds:
     return spread(_rank(bare, engine, machine), places)
 
 
-def _rank(run: Run, engine: str, machine: Machine) -> RankSeconds:
-    of_layers = _layers(replace(run, loss=OWN_LOSS), engine, Same(machine))
+def _rank(run: Run, engine: str, machine: Same[Machine]) -> RankSeconds:
+    of_layers = _layers(replace(run, loss=OWN_LOSS), engine, machine)
     blocks, moves, embedding, ends = of_layers
-    head = _head(run, engine, Same(machine))
+    head = _head(run, engine, machine)
     return RankSeconds(blocks=blocks, moves=moves, embedding=embedding, head=head, ends=ends)
 
 

@@ -196,6 +196,8 @@ def _most(rows: list[Marks]) -> list[int]:
 
 def _upper_hull(waiting: list[int], column: list[int]) -> list[int]:
     """The numbers of waiting layers, most first, whose bytes are on the upper convex hull."""
+    if column[0] == max(column):
+        return waiting[:1]
     hull: list[tuple[int, int]] = []
     for point in zip(waiting, column, strict=True):
         if hull and point[1] <= hull[-1][1]:

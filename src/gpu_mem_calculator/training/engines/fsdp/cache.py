@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ....ledger.ledger import Entry, Instant
 from ....ledger.remember import remembered
 from ....run.run import Run
+from ...losses import DEFAULT as OWN_LOSS
 from ...step.layer_groups import LayerGroups
 
 
@@ -33,8 +34,8 @@ MakeEntries: TypeAlias = Callable[[Run, LayerGroups], ShardEntries]
 
 
 def cached_without_tokens(make: MakeEntries) -> MakeEntries:
-    """Decorator: cache what a function makes for equal runs but for batch and sequence. Unrolled
-    runs are not cached.
+    """Decorator: cache what a function makes for equal runs but for batch, sequence and loss.
+    Unrolled runs are not cached.
     """
 
     @remembered(64)
@@ -44,7 +45,7 @@ def cached_without_tokens(make: MakeEntries) -> MakeEntries:
     def entries(run: Run, stack: LayerGroups) -> ShardEntries:
         if run.unrolled:
             return make(run, stack)
-        bare = replace(run, batch=0, seq=0, options=None)
+        bare = replace(run, batch=0, seq=0, loss=OWN_LOSS, options=None)
         return cached(bare, tuple(run.options.items()), stack)
 
     return entries

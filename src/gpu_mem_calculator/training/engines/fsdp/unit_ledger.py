@@ -75,17 +75,15 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     instants = plan.step_instants
     setting = block_setting(computed, Precision(compute, compute))
     walks = version.walks(computed, setting, stack)
-    entries = (
-        *states.shards,
-        *between_entries(plan, walks),
-        *workspace_entries(run, tuple(i for i in instants if not i.instant.step)),
-        *states.units,
-        *activation_entries(computed, setting, stack, instants, walks),
-    )
+    in_step = tuple(i for i in instants if not i.instant.step)
+    beside = (*between_entries(plan, walks), *workspace_entries(run, in_step))
+    saved = tuple(activation_entries(computed, setting, stack, instants, walks))
+    entries = (*states.shards, *beside, *states.units, *saved)
     plays = _block_runs(plan, stack, walks, version) if run.unrolled else {}
     named = (*states.startup, *(i.instant for i in instants))
     writer, old_grads = version.writer(plan), run.gradients_in_forward
-    whole_step = Ledger(named, entries, plays, writer, old_grads=old_grads)
+    groups = () if run.unrolled else (states.shards, states.units, (*beside, *saved))
+    whole_step = Ledger(named, entries, plays, writer, old_grads=old_grads, groups=groups)
     return with_full_state_dict(run, plan, whole_step)
 
 
