@@ -32,7 +32,7 @@ main()
 PLAN = ("plan", "qwen2.5-0.5b", "--gpu", "4090", "--gpus", "2", "--engine", "fsdp")
 PLAN = (*PLAN, "--seq-len", "1024", "--global-batch", "16", "--fix", "training.loss=full")
 PLAN = (*PLAN, "--fix", "engine.cpu_offload=false", "--fix", "training.batch_size=1")
-THIRD_IS_SLOW = """
+SOME_ARE_SLOW = """
 import sys
 import time
 from gpu_mem_calculator.advice.planner.training import trials
@@ -201,7 +201,7 @@ def test_an_interrupt_keeps_what_is_there() -> None:
 
 def interrupted_plan(*words: str, after: int = 2) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a plan that is interrupted after some set-ups."""
-    program = (sys.executable, "-c", THIRD_IS_SLOW.replace("> SLOW", f"> {after}"))
+    program = (sys.executable, "-c", SOME_ARE_SLOW.replace("> SLOW", f"> {after}"))
     process = subprocess.Popen(
         [*program, *PLAN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -237,8 +237,10 @@ def test_a_plan_that_is_interrupted_before_it_has_any_says_so() -> None:
 
 
 def test_the_first_plan_is_on_the_terminal_while_others_are_replayed() -> None:
-    """Above a bar with the phase, what is done and the best seconds; Ctrl-C keeps it."""
-    program = (sys.executable, "-c", THIRD_IS_SLOW.replace("> SLOW", "> 2"))
+    """Above a bar with the phase, what is done and the best seconds; Ctrl-C keeps it. One set-up
+    is replayed before the whole space is searched.
+    """
+    program = (sys.executable, "-c", SOME_ARE_SLOW.replace("> SLOW", "> 3"))
     with on_terminal(PLAN, program, rows=60) as (process, shown):
         last = next(text for text in shown if text.endswith("SLOW\n"))
         process.send_signal(signal.SIGINT)

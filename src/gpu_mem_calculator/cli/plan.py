@@ -112,7 +112,7 @@ def asked_plans(args: argparse.Namespace, total: int | None, screen: Screen) -> 
             args.model,
             **given,
             progress=watch.progress,
-            found=watch.found,
+            found=watch.found if watch.shows else None,
             tokens=total,
             top=args.top,
             goal=goals[0] if goals else FASTEST,
@@ -130,6 +130,11 @@ class Watch:
         self.screen, self.bar = screen, bar
         self.phase, self.begun, self.best = "", 0.0, ""
         self.interrupted = False
+
+    @property
+    def shows(self) -> bool:
+        """Whether there is a terminal."""
+        return self.screen.live or self.bar is not None
 
     def progress(self, text: str, part: float) -> None:
         """Show what is done, and how long the rest of the phase will take."""

@@ -106,11 +106,29 @@ def test_what_is_found_before_an_interrupt_is_kept() -> None:
 
 
 def test_each_faster_plan_is_told_while_others_are_tried() -> None:
-    """The first one at once: it is the first of the answer, too."""
+    """One before the whole space is searched; the last one is the first of the answer."""
     told: list[Plans] = []
-    plan_training(asked(), found=told.append)
-    assert len(told[0].plans) == 1
-    assert told[-1].plans[0].run == planned().plans[0].run
+    answer = plan_training(asked(), found=told.append)
+    early, first = told
+    assert early.space.set_ups < first.space.set_ups == answer.space.set_ups
+    assert early.plans[0].fits_on_gpu
+    assert early.plans[0].why == []
+    assert first.plans[0].run == answer.plans[0].run
+    assert [plan.run for plan in answer.plans] == [plan.run for plan in planned().plans]
+
+
+def test_an_early_plan_is_kept_where_the_search_is_interrupted() -> None:
+    """It is not the answer's first one, but it fits."""
+
+    def progress(text: str, part: float) -> None:
+        if text.startswith("searching, 1 "):
+            raise KeyboardInterrupt
+
+    with pytest.raises(PlansSoFar) as caught:
+        plan_training(asked(), progress, lambda plans: None)
+    (plan,) = caught.value.plans.plans
+    assert plan.fits_on_gpu
+    assert estimate(plan.run).needs_bytes == plan.needs_bytes
 
 
 def test_tokens_and_a_price_give_hours_and_a_cost() -> None:

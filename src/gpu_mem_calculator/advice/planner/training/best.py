@@ -35,23 +35,34 @@ def plan_training(
 
     - found: called with the plans so far, whenever a faster one is found
     """
-    report = progress or silent
-    trials = _searched(question, report)
+    report, tried = progress or silent, list[Trials]()
+
+    def tell() -> None:
+        if found is not None:
+            found(so_far(tried[-1]))
+
+    def early(trials: Trials) -> None:
+        tried.append(trials)
+        tell()
+
     try:
-        better = None if found is None else lambda: found(so_far(trials))
-        try_best(trials, report, better=better)
+        tried.append(_searched(question, report, early if found is not None else None))
+        try_best(tried[-1], report, better=tell)
         report("explaining", 1.0)
-        return answer(trials)
+        return answer(tried[-1])
     except KeyboardInterrupt:
-        if not trials.fitting:
+        fitting = [trials for trials in tried if trials.fitting]
+        if not fitting:
             raise
-        raise PlansSoFar(so_far(trials)) from None
+        raise PlansSoFar(so_far(fitting[-1])) from None
 
 
-def _searched(question: PlanQuestion, report: Progress) -> Trials:
+def _searched(
+    question: PlanQuestion, report: Progress, early: Callable[[Trials], None] | None
+) -> Trials:
     """The question, or the one that it becomes by its goal, with its space searched."""
     if question.goal == FASTEST:
-        return searched(question, report)
+        return searched(question, report, early)
     from .goals import at_goal
 
     return at_goal(question, report)
@@ -67,7 +78,10 @@ def answer(trials: Trials) -> Plans:
 
 def so_far(trials: Trials) -> Plans:
     """The plans that were found until now, without what each knob of the first one changes."""
-    return _plans(trials, reasoned(trials.plans(), trials.found), [], [INTERRUPTED])
+    plans = trials.plans()
+    if trials.whole:
+        plans = reasoned(plans, trials.found)
+    return _plans(trials, plans, [], [INTERRUPTED])
 
 
 def _plans(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby, islice, zip_longest
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from .structures import Structure, run_file
 
 IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
 STEP = 0.05  # of the memory, between two set-ups of the front
+EARLY = 8  # structures of each engine that are searched for a first plan
+ROOMY = 0.9  # of the card: a set-up that takes no more leaves room for what the replay adds
 MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
 KERNELS = (LOSS, IMPLEMENTATION)
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
@@ -27,12 +30,15 @@ class Trials:
     """The set-ups of a question that were replayed, each once.
 
     - every, found: the structures that were searched, and what the search found
+    - whole: whether these are all structures of the question
     - fitting: plans of those that fit, in the order of the trials
     - left_out: why set-ups that the search accepted are refused after all
     """
 
-    def __init__(self, question: PlanQuestion, every: list[Structure], found: Found) -> None:
-        self.question, self.every, self.found = question, every, found
+    def __init__(
+        self, question: PlanQuestion, every: list[Structure], found: Found, *, whole: bool = True
+    ) -> None:
+        self.question, self.every, self.found, self.whole = question, every, found, whole
         self.base = base_file(question)
         self.fitting: list[Plan] = []
         self.left_out: list[str] = []
@@ -75,18 +81,47 @@ def _fastest_first(plan: Plan) -> tuple[float, int]:
     return plan.step_seconds.estimate, plan.needs_bytes
 
 
+def early_trials(question: PlanQuestion, every: list[Structure]) -> Trials | None:
+    """Trials with a set-up that fits, found before the whole space is searched; None where none is
+    found quickly.
+
+    The last structures of an engine save most memory: those of all engines are searched in turns.
+    The fastest set-up that leaves room on the card is tried, else the one that takes least.
+    """
+
+    def first(one: SetUp) -> tuple[bool, float]:
+        roomy = one.total_bytes <= ROOMY * one.structure.resolved.hardware.memory_bytes
+        return not roomy, one.seconds if roomy else one.total_bytes
+
+    engines = [list(found)[::-1] for _, found in groupby(every, key=lambda one: one.engine)]
+    for turn in islice(zip_longest(*engines), EARLY):
+        known = [one for one in turn if one is not None]
+        found = search(known, question.sequences)
+        trials = Trials(question, known, found, whole=False)
+        if found.kept and trials.add(min(found.kept, key=first)) is not None:
+            return trials
+    return None
+
+
 def silent(text: str, part: float) -> None:
     """Progress that nobody asked for is not told."""
 
 
-def searched(question: PlanQuestion, report: Progress = silent) -> Trials:
-    """A question whose space is searched, and none of whose set-ups is tried."""
+def searched(
+    question: PlanQuestion, report: Progress = silent, early: Callable[[Trials], None] | None = None
+) -> Trials:
+    """A question whose space is searched, and none of whose set-ups is tried.
+
+    `early`: called with trials of a few structures that have a set-up which fits
+    """
     refused: list[str] = []
     every = list(structures(question, refused))
     if not every:
         raise InputError(nothing_possible(question, refused))
     count = len(every)
-    report(f"searching, 0 of {count}", 0.0)
+    report(f"searching, 0 of {count:,}", 0.0)
+    if early is not None and (first := early_trials(question, every)) is not None:
+        early(first)
     found = search(
         every,
         question.sequences,
