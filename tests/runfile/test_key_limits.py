@@ -19,7 +19,7 @@ LIMITS: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
     ("inference.enforce_eager", (True, False), (0, "yes")),
     ("model.name", ("x",), ("", 1)),
     ("model.revision", ("x", "x" * 255), ("", "x" * 256)),
-    ("model.num_layers", (1, 512), (0, 513)),
+    ("model.num_layers", (1, 1024), (0, 1025)),
     ("model.hidden_size", (1, 10**9), (0, 10**9 + 1)),
     ("model.dropout", (0, 0.999), (-0.001, 1)),
     ("parallelism.pipeline_parallel_size", (1, 256), (0, 257)),

@@ -239,7 +239,7 @@ def test_the_schema_allows_as_many_layers_as_the_check() -> None:
     model = {"config": None, **DENSE}
     assert resolve(read(small_run(model={**model, "num_layers": limit}))).run.arch.layers
     assert problems(small_run(model={**model, "num_layers": limit + 1})) == [
-        "model.num_layers=513 must be at most 512"
+        "model.num_layers=1025 must be at most 1,024"
     ]
 
 

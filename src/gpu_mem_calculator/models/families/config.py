@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 Fields = dict[str, Any]  # keyword arguments of a block or of a model
 MOST = 10**9
-MOST_LAYERS = 512
-"""The deepest published models have about 160 layers; a ledger walks through each."""
+MOST_LAYERS = 1024
+"""The deepest published models have about 160 layers, the worked example up to 840; a ledger walks
+through each.
+"""
 
 
 class ConfigError(ValueError):
