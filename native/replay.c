@@ -350,11 +350,12 @@ struct gmc_state {
     list_t blocks;                /* block_t; those without a use are linked from `unused` by `after` */
     pool_t *pools;                /* the free blocks */
     list_t *gaps;                 /* gap_t, by start */
-    list_t holes, chunks, rests;  /* range_t, by start */
+    list_t holes, chunks, rests;  /* range_t, the highest first */
     list_t kept;                  /* freed tensors whose blocks another CUDA stream still uses */
     int32_t *tensors;             /* the block of each live tensor */
     int64_t *phases;
     int64_t bottom, segments;     /* the lowest page that is taken; expandable segments so far */
+    int64_t widest_rest;          /* no rest has more pages */
     int64_t lookups, stop;
     int32_t unused;
     int collects, elastic, waits, is_short; /* is_short: of memory of its own */
@@ -651,13 +652,15 @@ static int32_t insert_merged(gmc_state *state, int32_t number)
 
 /* --- where segments are placed --- */
 
+/* Ranges are in falling order, because new ones are usually below all others: the place of the first
+   that starts at `start` or below it. */
 static int64_t range_place(const list_t *ranges, int64_t start)
 {
     const range_t *range = ranges->items;
     int64_t low = 0, high = ranges->count;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (range[middle].start < start)
+        if (range[middle].start > start)
             low = middle + 1;
         else
             high = middle;
@@ -676,7 +679,7 @@ static void delete_range(list_t *ranges, int64_t at) { list_delete(ranges, at, s
 static int64_t new_chunk(gmc_state *state, int64_t pages)
 {
     range_t *holes = state->holes.items;
-    for (int64_t i = state->holes.count - 1; i >= 0; i--) {
+    for (int64_t i = 0; i < state->holes.count; i++) {
         if (holes[i].pages >= pages) {
             int64_t start = holes[i].start + holes[i].pages - pages;
             holes[i].pages -= pages;
@@ -688,64 +691,76 @@ static int64_t new_chunk(gmc_state *state, int64_t pages)
     return state->bottom -= pages;
 }
 
-/* The chunk of an address. */
-static int64_t chunk_at(const gmc_state *state, int64_t start)
+/* The place of the lowest rest of so many pages; NONE where there is none. */
+static int64_t fitting_rest(gmc_state *state, int64_t pages)
 {
-    return range_place(&state->chunks, start + 1) - 1;
+    const range_t *rests = state->rests.items;
+    int64_t widest = 0;
+    if (pages > state->widest_rest)
+        return NONE;
+    for (int64_t at = state->rests.count - 1; at >= 0; at--) {
+        if (rests[at].pages >= pages)
+            return at;
+        widest = most(widest, rests[at].pages);
+    }
+    state->widest_rest = widest;
+    return NONE;
 }
 
 static int64_t take_pages(gmc_state *state, int64_t pages)
 {
-    range_t *rests = state->rests.items;
-    int64_t at = 0;
-    while (at < state->rests.count && rests[at].pages < pages)
-        at++;
-    if (at < state->rests.count) {
-        int64_t start = rests[at].start;
-        ((range_t *)state->chunks.items)[chunk_at(state, start)].segments++;
-        rests[at].start += pages;
-        rests[at].pages -= pages;
-        if (!rests[at].pages)
+    int64_t at = fitting_rest(state, pages);
+    if (at != NONE) {
+        range_t *rest = (range_t *)state->rests.items + at;
+        int64_t start = rest->start;
+        ((range_t *)state->chunks.items)[range_place(&state->chunks, start)].segments++;
+        rest->start += pages;
+        rest->pages -= pages;
+        if (!rest->pages)
             delete_range(&state->rests, at);
         return start;
     }
     int64_t whole = round_up(pages, CHUNK), start = new_chunk(state, whole);
     add_range(state, &state->chunks, (range_t){start, whole, 1});
-    if (whole > pages)
+    if (whole > pages) {
         add_range(state, &state->rests, (range_t){start + pages, whole - pages, 0});
+        state->widest_rest = most(state->widest_rest, whole - pages);
+    }
     return start;
 }
 
-/* Adds a range, merged with those next to it within the bounds of `within`. */
-static void add_merged(gmc_state *state, list_t *ranges, range_t range, range_t within)
+/* Adds a range, merged with those next to it within the bounds of `within`; its pages then. */
+static int64_t add_merged(gmc_state *state, list_t *ranges, range_t range, range_t within)
 {
     int64_t at = range_place(ranges, range.start), end = within.start + within.pages;
     range_t *all = ranges->items;
-    if (at < ranges->count && all[at].start == range.start + range.pages && all[at].start < end) {
-        range.pages += all[at].pages;
-        delete_range(ranges, at);
+    if (at && all[at - 1].start == range.start + range.pages && all[at - 1].start < end) {
+        range.pages += all[at - 1].pages;
+        delete_range(ranges, --at);
     }
-    if (at && all[at - 1].start + all[at - 1].pages == range.start && range.start > within.start) {
-        all[at - 1].pages += range.pages;
-        return;
-    }
+    if (at < ranges->count && all[at].start + all[at].pages == range.start &&
+        range.start > within.start)
+        return all[at].pages += range.pages;
     add_range(state, ranges, range);
+    return range.pages;
 }
 
 static void give_back_pages(gmc_state *state, int64_t start, int64_t pages)
 {
-    int64_t at = chunk_at(state, start);
+    int64_t at = range_place(&state->chunks, start);
     range_t *chunk = (range_t *)state->chunks.items + at, was = *chunk;
-    add_merged(state, &state->rests, (range_t){start, pages, 0}, was);
+    pages = add_merged(state, &state->rests, (range_t){start, pages, 0}, was);
+    state->widest_rest = most(state->widest_rest, pages);
     if (--chunk->segments)
         return;
     delete_range(&state->chunks, at);
     delete_range(&state->rests, range_place(&state->rests, was.start));
     add_merged(state, &state->holes, was, (range_t){0, NEVER, 0});
-    range_t *lowest = state->holes.items;
-    if (state->holes.count && lowest->start == state->bottom) {
+    int64_t last = state->holes.count - 1;
+    range_t *lowest = (range_t *)state->holes.items + last;
+    if (last >= 0 && lowest->start == state->bottom) {
         state->bottom += lowest->pages;
-        delete_range(&state->holes, 0);
+        delete_range(&state->holes, last);
     }
 }
 
