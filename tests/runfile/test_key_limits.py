@@ -12,6 +12,8 @@ from gpu_mem_calculator.tools.read import read
 # key, the least and the most that are taken, the nearest that are refused
 LIMITS: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
     ("inference.batch_size", (1, 10**9), (0, 10**9 + 1)),
+    ("inference.max_loras", (1, 2**20), (0, 2**20 + 1)),
+    ("inference.max_cudagraph_capture_size", (0, 2**20), (-1, 2**20 + 1)),
     ("inference.new_tokens", (0, 10**15), (-1, 10**15 + 1)),
     ("inference.gpu_memory_utilization", (1e-6, 1.0, 1), (0, 1.001)),
     ("inference.cpu_offload_gb", (0, 1e6), (-0.001, 1_000_001)),

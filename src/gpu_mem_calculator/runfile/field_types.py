@@ -21,6 +21,14 @@ MOST_STAGES = 256  # of a pipeline; each has a ledger of its own
 Stages = Annotated[
     int, Meta(ge=1, le=MOST_STAGES, description=f"a whole number from 1 to {MOST_STAGES}")
 ]
+MOST_EACH = 2**20
+"""Of what is looked at one by one: sizes of graphs, adapters."""
+Each = Annotated[
+    int, Meta(ge=1, le=MOST_EACH, description=f"a whole number from 1 to {MOST_EACH:,}")
+]
+EachOrNone = Annotated[
+    int, Meta(ge=0, le=MOST_EACH, description=f"a whole number from 0 to {MOST_EACH:,}")
+]
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number from 0 to 10^15")]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="at least 0 and less than 1")]
 

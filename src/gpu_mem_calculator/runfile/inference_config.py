@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .field_types import Count, Flag, Named, Ratio, Share, Size, Stages, Text
+from .field_types import Count, Each, EachOrNone, Flag, Named, Ratio, Share, Size, Stages, Text
 
 GraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
 
@@ -37,7 +37,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     enforce_eager: Flag | None = None
     attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
     # adapters and speculation
-    max_loras: Count | None = None
+    max_loras: Each | None = None
     max_lora_rank: Count | None = None
     speculative_method: Text | None = None
     speculative_model: Named | None = None
@@ -53,7 +53,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     block_size: Count | None = None
     enable_prefix_caching: Flag | None = None
     enable_chunked_prefill: Flag | None = None
-    max_cudagraph_capture_size: Size | None = None
+    max_cudagraph_capture_size: EachOrNone | None = None
     cudagraph_capture_sizes: list[Count] | None = None
     cudagraph_mode: GraphMode | None = None
     language_model_only: Flag | None = None
@@ -64,8 +64,8 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     swap_space: Ratio | None = None
     use_flashinfer_sampler: Flag | None = None  # VLLM_USE_FLASHINFER_SAMPLER
     # SGLang
-    chunked_prefill_size: Count | None = None
-    cuda_graph_max_bs: Count | None = None
+    chunked_prefill_size: Each | None = None
+    cuda_graph_max_bs: Each | None = None
     cuda_graph_bs: list[Count] | None = None
     disable_prefill_cuda_graph: Flag | None = None
     attention_backend: Literal["fa3", "flashinfer", "triton", "trtllm"] | None = None

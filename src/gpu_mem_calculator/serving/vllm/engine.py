@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import CPU
+from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
@@ -62,9 +63,7 @@ def serve(run: Run) -> ServerMemory:
     All stages use the block count of the stage with the fewest blocks.
     """
     resolved, stage = apply_defaults(run), int(run.stage)
-    budgets = [rank_budget(resolved, number) for number in range(int(resolved.mesh.pp))]
-    pools = (block_pool(resolved, budget.shard, budget.pool_bytes) for budget in budgets)
-    fewest_blocks = min((one.blocks for one in pools if one.block_bytes), default=0)
+    budgets, fewest_blocks = _stages(replace(resolved, stage=0))
     rank = budgets[stage]
     pool = block_pool(resolved, rank.shard, rank.pool_bytes, num_blocks=fewest_blocks)
     if not pool.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for
@@ -83,6 +82,14 @@ def serve(run: Run) -> ServerMemory:
         command=command(run, OPTIONS),
         notes=tuple(_notes(resolved, rank)),
     )
+
+
+@remembered(4)
+def _stages(run: Run) -> tuple[tuple[RankBudget, ...], int]:
+    """The budget of a rank of each pipeline stage, and the fewest blocks that one has room for."""
+    budgets = tuple(rank_budget(run, number) for number in range(int(run.mesh.pp)))
+    pools = (block_pool(run, budget.shard, budget.pool_bytes) for budget in budgets)
+    return budgets, min((one.blocks for one in pools if one.block_bytes), default=0)
 
 
 def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
