@@ -82,7 +82,7 @@ def traced(family: str, case: str) -> AllocationStream:
     from gpu_mem_calculator.lab.jobs.inference import infer
     from gpu_mem_calculator.lab.jobs.job import World
     from gpu_mem_calculator.lab.trace.recorder import Recorder
-    from gpu_mem_calculator.training.step.workspaces import cublas_bytes
+    from gpu_mem_calculator.run.cuda.chips import cublas_bytes
 
     config = served(family, **{**CASES, **MORE}[case])
     recorder = Recorder(cublas_bytes("9.0"))

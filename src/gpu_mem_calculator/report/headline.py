@@ -10,11 +10,9 @@ from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import CardVerdict, result_verdict, undecided
-from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
-from ..pytorch.modelling.others.implementations import TRANSFORMERS
+from ..models.arch.arch import TRANSFORMERS
 from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, FULL, NONE
 from ..run.run import BASE, COPY, PRECOMPUTED, Run
-from ..training.losses import LOSSES
 from ..training.optimizers import OPTIMIZERS
 from .lines import BAD, GOOD, WARN, WIDTH, Line, count, gauge, line, wrap_lines
 
@@ -195,6 +193,9 @@ def remarks(estimate: Estimate) -> Iterator[Line]:
 
 def loss_words(run: Run) -> Iterator[str]:
     """Liger's kernels, the loss and smoothed labels; nothing for the framework's own loss."""
+    from ..pytorch.modelling.huggingface.liger import CROSS_ENTROPY, FUSED
+    from ..training.losses import LOSSES
+
     kernels = [name for name in run.liger if name not in (CROSS_ENTROPY, FUSED)]
     if kernels:
         yield f"Liger's {', '.join(kernels)}"

@@ -18,12 +18,12 @@ from gpu_mem_calculator.pytorch.modelling.huggingface.attention_inputs import At
 from gpu_mem_calculator.pytorch.modelling.huggingface.attention_kernels import attend, kernel
 from gpu_mem_calculator.pytorch.modelling.huggingface.flash import has_flash, prefers_cudnn
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
+from gpu_mem_calculator.run.cuda.chips import cublas_bytes
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.step.activations import setting as run_setting
-from gpu_mem_calculator.training.step.workspaces import cublas_bytes
 from tests.conftest import SMALL_LLAMA, small_run
 
 BATCH, SEQ, HEADS = 3, 1000, 8

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from gpu_mem_calculator.run.cuda.chips import cublas_bytes
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.generation.rollout import rollout_case, rollout_ledger
 from gpu_mem_calculator.training.step.activations import setting
-from gpu_mem_calculator.training.step.workspaces import cublas_bytes
 from tests.serving.conftest import FAMILIES
 from tests.serving.test_traced import highest, on_a_gpu
 from tests.training.generation.test_rollout import policy

@@ -12,6 +12,8 @@ from ...ledger.remember import fields_only_ints
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Share, Weight
 from .neighbours import Neighbours, neighbours
 
+TRANSFORMERS = "transformers"  # whose modelling code runs the layers of most models
+
 
 class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     """One layer of a model.
@@ -152,7 +154,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     logit_scale: float | None = None
     around: tuple[tuple[tuple[int, ...], ...], ...] = ()
     share: Share | None = None
-    implementation: str = "transformers"
+    implementation: str = TRANSFORMERS
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ...ledger.num import Bytes
+from ...ledger.units import KIB, MIB
+
 
 class Chip(NamedTuple):
     """What CUDA and its libraries take on GPUs of one compute capability.
@@ -33,3 +36,8 @@ CHIPS: Mapping[str, Chip] = {
     "12.0": Chip(3020, 45, 12),
     **dict.fromkeys(("7.2", "8.7", "11.0", "12.1"), AS_H200),
 }
+
+
+def cublas_bytes(compute_capability: str) -> Bytes:
+    """Bytes of one cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
+    return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...models.arch.arch import Arch
+from ...models.arch.arch import TRANSFORMERS, Arch
 from ...run.engine import Engine
 from ...run.recompute import SELECTIVE
 from ...training.engines import engine_row
@@ -25,11 +25,7 @@ def in_implementation(arch: Arch, file: RunFile, engine: Engine, seq: int) -> Ar
     name = file.model.implementation
     if name is None:
         return arch
-    from ...pytorch.modelling.others.implementations import (
-        IMPLEMENTATIONS,
-        TRANSFORMERS,
-        implemented,
-    )
+    from ...pytorch.modelling.others.implementations import IMPLEMENTATIONS, implemented
 
     own = MEGATRON if engine_row(engine.name).megatron else TRANSFORMERS
     if name == own:

@@ -15,7 +15,7 @@ from ...ledger.source import Source, code
 from ...ledger.units import MIB
 from ...models.arch.arch import Layer
 from ...models.arch.blocks import Attention, LatentAttention, Mlp, Moe, Recurrence, StateSpace
-from ...training.step.workspaces import cublas_bytes
+from ...run.cuda.chips import cublas_bytes
 from . import speculative
 from .options import EXTRA_CONTEXT, FLASHINFER, TRTLLM, SglangOptions
 

@@ -23,11 +23,11 @@ from ...ledger.units import MIB
 from ...pytorch.replay.allocator import history
 from ...pytorch.replay.needs import needs_bytes
 from ...pytorch.replay.stream import AllocationStream
+from ...run.cuda.chips import cublas_bytes
 from ...run.run import Run
 from ...run.weights.layer_widths import LayerWidths, distinct_widths
 from ...run.weights.rank_weights import run_format
 from ...run.weights.shards import ServerShard
-from ...training.step.workspaces import cublas_bytes
 from . import defaults
 from .defaults import prefill_tokens
 from .versions import MARLIN, version

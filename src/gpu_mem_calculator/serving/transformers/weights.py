@@ -10,12 +10,13 @@ from ...ledger.source import ARITHMETIC, code
 from ...ledger.units import MIB
 from ...models.arch.adapters import linears
 from ...pytorch.replay.rounding import block_bytes
+from ...run.cuda.chips import cublas_bytes
 from ...run.run import Precision
 from ...training.generation.case import GenerationCase
 from ...training.generation.instants import MASKS, GenerationInstant
 from ...training.step.loading import loading_events
 from ...training.step.weights import base_bytes, base_tensors
-from ...training.step.workspaces import WORKSPACES, cublas_bytes
+from ...training.step.workspaces import WORKSPACES
 
 BITSANDBYTES = code("bitsandbytes 0.50.2 nn/modules.py Params4bit, Int8Params")
 

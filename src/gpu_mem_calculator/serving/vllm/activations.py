@@ -30,10 +30,10 @@ from ...ledger.source import Source, code, measured
 from ...ledger.units import GIB, MIB
 from ...models.arch.arch import Layer
 from ...models.arch.blocks import Attention, LatentAttention
+from ...run.cuda.chips import cublas_bytes
 from ...run.run import Run
 from ...run.weights.layer_widths import LayerWidths, distinct_widths, layer_widths, mixer_widths
 from ...run.weights.shards import ServerShard
-from ...training.step.workspaces import cublas_bytes
 from . import images
 from .cache import states_outside_pool
 from .parts import (

@@ -14,10 +14,10 @@ from ...ledger.formula import total
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...models.arch.blocks import Moe
+from ...run.cuda.chips import cublas_bytes
 from ...run.run import Run
 from ...run.weights.layer_widths import distinct_widths, widest_attention
 from ...run.weights.shards import ServerShard
-from ...training.step.workspaces import cublas_bytes
 from .activations import compiled_widths
 from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .speculative import tokens_ahead

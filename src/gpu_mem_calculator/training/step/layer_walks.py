@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from ...ledger.remember import remembered
 from ...ledger.source import Source, code
+from ...models.arch.arch import TRANSFORMERS as OWN_CODE
 from ...models.arch.arch import Arch, Layer
 from ...pytorch.autograd.walk import BlockWalk, Checkpoint
 from ...pytorch.modelling.huggingface.layer import layer_walk
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...pytorch.modelling.others.implementations import IMPLEMENTATIONS
-from ...pytorch.modelling.others.implementations import TRANSFORMERS as OWN_CODE
 from ...run.recompute import BY_OPERATION, FULL, SELECTIVE
 from ...run.run import Run
 from ..losses import TRANSFORMERS, kernel

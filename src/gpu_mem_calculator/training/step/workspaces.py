@@ -11,6 +11,7 @@ from ...ledger.num import Bytes, Num
 from ...ledger.source import code
 from ...ledger.units import KIB, MIB
 from ...pytorch.modelling.huggingface.inputs import rotary_width
+from ...run.cuda.chips import cublas_bytes
 from ...run.phases import BACKWARD, FORWARD
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from .instants import Instants, StepInstant
 
 WORKSPACES = "cuBLAS workspace"
-
-
-def cublas_bytes(compute_capability: str) -> Bytes:
-    """Bytes of one cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
-    return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
 def config_bytes(text: str) -> Bytes | None:

@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.source import Source, code
-from ....models.arch.arch import Arch, Buffer, Layer
+from ....models.arch.arch import TRANSFORMERS, Arch, Buffer, Layer
 from ....models.arch.blocks import Attention, Norm, NormImpl, RotaryImpl
 from ..huggingface.quirks import LLAMA, QUIRKS, Quirks
 
-TRANSFORMERS, NANOTRON = "transformers", "nanotron"
+NANOTRON = "nanotron"
 
 
 class Implementation(Struct, frozen=True, kw_only=True):
