@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.machine import machine_of
 from gpu_mem_calculator.ledger.remember import forget
+from gpu_mem_calculator.run.recompute import RecomputeRule
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.timing.training.communication import end_collectives, layer_collectives
 from gpu_mem_calculator.timing.training.compute import (
@@ -18,12 +19,15 @@ from gpu_mem_calculator.timing.training.compute import (
     layer_seconds,
 )
 from gpu_mem_calculator.timing.training.operators import layer_kinds
+from gpu_mem_calculator.timing.training.parameters import rank_parameters
 from gpu_mem_calculator.timing.training.step import (
+    OF_TOKENS,
     UNREAD,
     UNREAD_OPTIONS,
     rank_seconds,
     step_seconds,
 )
+from gpu_mem_calculator.timing.training.synchronization import synchronization
 from gpu_mem_calculator.tools.read import read
 from tests.conftest import small_run
 from tests.timing.training.test_arrays import MEGATRON, OTHERS, resolved
@@ -82,6 +86,22 @@ def test_what_is_left_out_changes_nothing(name: str) -> None:
         assert layer_collectives(other, engine, machine, kind, block) == moves
     for part in (embedding_seconds, head_seconds, end_collectives):
         assert part(other, engine, machine) == part(run, engine, machine)
+
+
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_collectives_of_data_parallel_ranks_depend_on_no_token(name: str) -> None:
+    """Neither on batch, sequence, loss and recompute, nor on what a rank's layers do not read."""
+    found = resolved(RUNS, name)
+    run, engine, machine = found.run, found.engine.name, machine_of(found.hardware)
+    first = tuple(kind.count for kind in layer_kinds(run.arch))
+    others = {"batch": 7, "seq": 96, "loss": "cut", "recompute": "full", "reentrant": True}
+    others |= {"rule": RecomputeRule(every=2), "sequence_parallel": not run.sequence_parallel}
+    assert others.keys() == OF_TOKENS.keys()
+    other = replace(run, **OTHERWISE, **others)
+    owned = rank_parameters(run, engine, layer_kinds(run.arch), first)
+    assert rank_parameters(other, engine, layer_kinds(run.arch), first) == owned
+    sync = synchronization(run, engine, machine, owned)
+    assert synchronization(other, engine, machine, owned) == sync
 
 
 @pytest.mark.parametrize("name", sorted(RUNS))

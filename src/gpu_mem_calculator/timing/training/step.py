@@ -16,10 +16,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.num import larger, smaller
+from ...ledger.num import Num, larger, smaller
 from ...ledger.remember import Same, remembered
 from ...models.arch.blocks import Moe
 from ...run.ranks import distinct_ranks, single_ranks, spread, stacked
+from ...run.recompute import EVERYTHING, NONE
 from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...training.engines import engine_row
 from ...training.losses import DEFAULT as OWN_LOSS
@@ -38,11 +39,12 @@ from .estimates import SLOWEST_HOST
 from .host import host_seconds
 from .operators import EqualLayers, layer_kinds
 from .optimizer import offload_seconds, offloaded, optimizer_seconds
-from .parameters import rank_parameters
+from .parameters import RankParameters, rank_parameters
 from .pipeline import Stages, bubble, sent, slowest, stages, weighted
 from .step_seconds import Seconds, StepSeconds, difference, summed
 from .synchronization import (
     Passes,
+    Synchronization,
     accumulation_seconds,
     copy_seconds,
     exposed_seconds,
@@ -112,6 +114,18 @@ UNREAD_OPTIONS = frozenset(
         "sharding_strategy",
     )
 )
+
+
+# Fields on which neither the parameters of a rank depend nor their collectives.
+OF_TOKENS: dict[str, Any] = {
+    "batch": 1,
+    "seq": 1,
+    "loss": OWN_LOSS,
+    "recompute": NONE,
+    "rule": EVERYTHING,
+    "reentrant": False,
+    "sequence_parallel": False,
+}
 
 
 class RankSeconds(Struct, frozen=True, kw_only=True):
@@ -208,8 +222,8 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     kinds = layer_kinds(run.arch)
     where = stages(run, kinds)
     stage, once, passes = _stage(run, engine, kinds, where, rank_seconds(run, engine, machine))
-    owned = rank_parameters(run, engine, kinds, where.first)
-    sync = synchronization(run, engine, machine, owned)
+    bare = replace(run, **UNREAD, **OF_TOKENS)
+    owned, sync = _synchronized(bare, engine, Same(machine), where.first)
     each, at_end = exposed_seconds(run, engine, sync, passes)
     sent_each, sent_once = sent(run, sent_seconds(run, machine))
     stepped = 0.0
@@ -229,6 +243,17 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
         optimizer=stepped,
         offload=moved,
     )
+
+
+@remembered(64)
+def _synchronized(
+    run: Run, engine: str, machine: Same[Machine], first: tuple[Num, ...]
+) -> tuple[RankParameters, Synchronization]:
+    """The parameters of a rank whose stage has `first` layers of each kind, and the collectives
+    over its data-parallel ranks.
+    """
+    owned = rank_parameters(run, engine, layer_kinds(run.arch), first)
+    return owned, synchronization(run, engine, machine.value, owned)
 
 
 def _step(run: Run, engine: str, **parts: Seconds) -> StepSeconds:

@@ -244,10 +244,14 @@ def find_structure(
         for mesh in product(*(own[axis] for axis in MESH))
         if is_accepted(resolved, some | _named(MESH, mesh))
     ]
+    stages = {one[:-1]: one for one in pipes}  # no rule looks at how many layers are recomputed
+    possible = {
+        key for key, one in stages.items() if is_accepted(resolved, some | _named(PIPE, one))
+    }
     return Structure(
         engine=engine,
         settings=chosen,
-        pipes=tuple(one for one in pipes if is_accepted(resolved, some | _named(PIPE, one))),
+        pipes=tuple(one for one in pipes if one[:-1] in possible),
         ranks=tuple((*mesh, batch) for mesh in meshes for batch in own[BATCH]),
         resolved=resolved,
     )

@@ -12,6 +12,7 @@ from ....ledger.num import Num, ceil_div, holds, larger
 from ....ledger.rules import Rules
 from ....models.arch.arch import Arch, Layer
 from ....models.arch.blocks import Attention, LatentAttention, Mlp, Moe, Weight
+from ....run.ranks import distinct_ranks, spread
 from ....run.run import Run
 from .options import expert_tp, option
 
@@ -102,6 +103,11 @@ def experts_apart(run: Run) -> Num:
 
 def layer_shard(run: Run, layer: Layer) -> MegatronShard:
     """One layer's parameters on one rank."""
+    rank, places = distinct_ranks(run)
+    return spread(_layer_shard(rank, layer), places)
+
+
+def _layer_shard(run: Run, layer: Layer) -> MegatronShard:
     dense, experts = layer_parts(run, layer)
     apart = experts_apart(run)
     moved = MegatronShard(dense=experts.experts * (1 - apart), largest=experts.largest)
@@ -120,7 +126,13 @@ def embedding_shard(run: Run) -> MegatronShard:
     """Parameters before the layers, on the first stage: the embedding."""
     norm = run.arch.embedding_norm
     weights = [*run.arch.embedding, *(norm.weights() if norm else ())]
-    return _shard(run, weights, DENSE)
+    return _shard_of_ranks(run, weights)
+
+
+def _shard_of_ranks(run: Run, weights: Iterable[Weight]) -> MegatronShard:
+    """Some dense weights on one rank."""
+    rank, places = distinct_ranks(run)
+    return spread(_shard(rank, weights, DENSE), places)
 
 
 def word_table(arch: Arch) -> tuple[Weight, ...]:
@@ -134,9 +146,9 @@ def after_shard(run: Run, first: Num) -> MegatronShard:
     A tied output layer is the embedding itself where the stage is the `first` one too, else the
     stage has a copy (models/gpt/gpt_model.py, setup_embeddings_and_output_layer).
     """
-    total = _shard(run, run.arch.after_weights(), DENSE)
+    total = _shard_of_ranks(run, run.arch.after_weights())
     if run.arch.tied:
-        total += _shard(run, word_table(run.arch), DENSE).times(1 - first)
+        total += _shard_of_ranks(run, word_table(run.arch)).times(1 - first)
     return total
 
 
