@@ -10,9 +10,8 @@ from ....ledger.units import MIB
 from ....run.engine import Engine, HostLibraries
 from ....run.run import Run
 from ...optimizers import FUSED
-from ...optimizers import OPTIMIZERS as OPTIMIZER_ROWS
 from .checks import problems
-from .options import OPTIMIZERS, OPTIONS, number, option
+from .options import FUSED_ADAM, OPTIMIZERS, OPTIONS, number, option
 
 if TYPE_CHECKING:
     from ....ledger.ledger import Ledger
@@ -38,7 +37,7 @@ def complete(run: Run) -> Run:
     run that names it is the same run.
     """
     offloads = option(run, "offload_optimizer") != "none"
-    named = run.implementation == FUSED and FUSED in OPTIMIZER_ROWS[run.optimizer].implementations
+    named = run.implementation == FUSED and run.optimizer in FUSED_ADAM
     return replace(run, implementation="") if named and not offloads else run
 
 
