@@ -185,7 +185,7 @@ class Ledger(Struct, frozen=True, dict=True):
     - tight: writes the stream on a GPU with too little memory for the engine's usual way
     - old_grads: gradients are freed after the first forward of the next step, not after the step
     - scaled: a published parameter count overrides the architecture's, and has scaled the entries
-    - groups: the entries, in groups that other ledgers have as well, whose sums are remembered
+    - groups: entries that other ledgers have as well, whose sums are remembered
     """
 
     instants: tuple[Instant, ...]
@@ -254,11 +254,15 @@ class Ledger(Struct, frozen=True, dict=True):
         return {i.name: sum([row[i.name] for row in rows]) * i.present for i in self.instants}
 
     def _array_sums(self, place: str) -> dict[str, Num]:
-        """The same for arrays of runs; groups count while they are all that there is."""
-        if {id(entry) for group in self.groups for entry in group} == {*map(id, self.entries)}:
-            rows = [_remembered_sums(Same(group), place) for group in self.groups]
-        else:
-            rows = [group_sums(self.entries, place)]
+        """The same for arrays of runs; of a group that is here whole, the sums are remembered."""
+        rest = {id(entry): entry for entry in self.entries}
+        rows: list[dict[str, Num]] = []
+        for group in self.groups:
+            if all(id(entry) in rest for entry in group):
+                rows.append(_remembered_sums(Same(group), place))
+                for entry in group:
+                    del rest[id(entry)]
+        rows.append(group_sums(rest.values(), place))
         names = ((i, [row[i.name] for row in rows if i.name in row]) for i in self.instants)
         return {i.name: _small_first(terms) * i.present for i, terms in names}
 
@@ -279,7 +283,7 @@ def group_sums(entries: Iterable[Entry], place: str) -> dict[str, Num]:
     return {name: _small_first(several) for name, several in terms.items()}
 
 
-@remembered(32, always=True)
+@remembered(12, always=True)
 def _remembered_sums(entries: Same[tuple[Entry, ...]], place: str) -> dict[str, Num]:
     return group_sums(entries.value, place)
 

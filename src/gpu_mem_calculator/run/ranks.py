@@ -29,7 +29,7 @@ def distinct_ranks(run: Run) -> tuple[Run, Any]:
     return replace(run, batch=batch, seq=seq, mesh=Mesh(tp=tp, cp=cp, ep=ep)), places
 
 
-@remembered(32)
+@remembered(16)
 def _distinct_sizes(*sizes: Num) -> tuple[tuple[Any, ...], Any]:
     first, places = distinct_rows(*sizes)
     return tuple(

@@ -147,7 +147,7 @@ def rank_seconds(run: Run, engine: str, machine: Machine) -> RankSeconds:
     return _rank_seconds(as_timed(run), engine, Same(machine))
 
 
-@remembered(64)
+@remembered(8)
 def _rank_seconds(run: Run, engine: str, machine: Same[Machine]) -> RankSeconds:
     """The seconds of a run without what they do not depend on.
 
@@ -178,7 +178,7 @@ def as_timed(run: Run) -> Run:
     return replace(run, **UNREAD, mesh=mesh, rule=rule, options=options)
 
 
-@remembered(64)
+@remembered(32)
 def _layers(
     run: Run, engine: str, machine: Same[Machine]
 ) -> tuple[
@@ -194,7 +194,7 @@ def _layers(
     return blocks, moves, embedding_seconds(run, engine, of), end_collectives(run, engine, of)
 
 
-@remembered(64)
+@remembered(32)
 def _head(run: Run, engine: str, machine: Same[Machine]) -> BlockSeconds:
     """Kernels of the head, which a loss is part of."""
     return head_seconds(run, engine, machine.value)
@@ -245,7 +245,7 @@ def step_seconds(run: Run, engine: str, machine: Machine) -> StepSeconds:
     )
 
 
-@remembered(64)
+@remembered(8)
 def _synchronized(
     run: Run, engine: str, machine: Same[Machine], first: tuple[Num, ...]
 ) -> tuple[RankParameters, Synchronization]:

@@ -96,7 +96,7 @@ def pipeline_stages(run: Run) -> tuple[PipelineStage, ...]:
     return _pipeline_stages(bare)
 
 
-@remembered(16)
+@remembered(3)
 def _pipeline_stages(run: Run) -> tuple[PipelineStage, ...]:
     moments = stage_moments(run)
     return tuple(pipeline_stage(run, moment) for moment in moments) or (pipeline_stage(run),)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.advice.planner.answers.question import PlanQuestion
 from gpu_mem_calculator.advice.planner.training.memory import highest_stage
-from gpu_mem_calculator.advice.planner.training.search import at_sizes, evaluate
+from gpu_mem_calculator.advice.planner.training.search import at_sizes, evaluate, search
 from gpu_mem_calculator.advice.planner.training.space import structures
 from gpu_mem_calculator.advice.planner.training.structures import Structure
 from gpu_mem_calculator.estimates.machine import machine_of
@@ -114,3 +114,17 @@ def test_a_structure_takes_the_same_whatever_was_searched_before(engine: str) ->
         alone = evaluate(structure, 16)
         for name in ("pipes", "ranks", "allocated", "total", "seconds"):
             assert getattr(found, name).tolist() == getattr(alone, name).tolist(), name
+
+
+def test_a_search_finds_what_its_structures_have_in_their_order() -> None:
+    """Those of the same sizes are evaluated together, and reported where they were."""
+    several = list(structures(question("gpt2", 4, 8, "deepspeed", 512)))
+    done: list[int] = []
+    found = search(several, 8, done.append)
+    alone = [search([one], 8) for one in several]
+    assert done == list(range(1, len(several) + 1))
+    assert found.set_ups == sum(one.set_ups for one in alone)
+    assert found.feasible == sum(one.feasible for one in alone)
+    assert found.kept == [set_up for one in alone for set_up in one.kept]
+    least = [one.smallest for one in alone if one.smallest is not None]
+    assert found.smallest == min(least, key=lambda set_up: set_up.total_bytes)

@@ -70,7 +70,7 @@ def outside_bytes(resolved: ResolvedRun, run: Run) -> Any:
     return _alone(resolved, Mesh(), resolved.run.batch) + joined
 
 
-@remembered(64)
+@remembered(8)
 def _nccl_bytes(
     mesh: Mesh, gpus: int, capability: str, strategy: Any, zero_stage: Any, streams: bool
 ) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
 from msgspec import Struct, field
@@ -67,13 +68,30 @@ def search(
     progress: Callable[[int], None] | None = None,
 ) -> Found:
     """Evaluate every set-up of some structures; `progress` gets how many are done."""
-    found, begin = Found(), time.perf_counter()
-    for done, structure in enumerate(structures, 1):
-        collect(found, structure, evaluate(structure, global_batch))
+    begin, every = time.perf_counter(), list(structures)
+    rows = [(structure.pipes, structure.ranks) for structure in every]
+    first = {row: number for number, row in reversed([*enumerate(rows)])}
+    parts = [Found() for _ in every]
+    # those with the same sizes one after the other: what they share is remembered that long
+    for done, number in enumerate(sorted(range(len(every)), key=lambda n: first[rows[n]]), 1):
+        structure = every[number]
+        collect(parts[number], structure, evaluate(structure, global_batch))
         if progress is not None:
             progress(done)
+    found = reduce(joined, parts, Found())
     found.seconds = time.perf_counter() - begin
     return found
+
+
+def joined(one: Found, other: Found) -> Found:
+    """What two searches found; of equally small set-ups the first one's."""
+    smallest = [found.smallest for found in (one, other) if found.smallest is not None]
+    return Found(
+        set_ups=one.set_ups + other.set_ups,
+        feasible=one.feasible + other.feasible,
+        kept=one.kept + other.kept,
+        smallest=min(smallest, key=lambda set_up: set_up.total_bytes, default=None),
+    )
 
 
 class SizeGrid(Struct, frozen=True):
@@ -110,7 +128,7 @@ def valid_grid(structure: Structure, global_batch: int) -> SizeGrid:
     return _valid_grid(*rows, structure.resolved.hardware.num_gpus, global_batch)
 
 
-@remembered(16, always=True)
+@remembered(4, always=True)
 def _valid_grid(
     pipes: tuple[tuple[int, ...], ...],
     ranks: tuple[tuple[int, ...], ...],
@@ -205,7 +223,9 @@ def at_sizes(
 
 
 def collect(found: Found, structure: Structure, arrays: Evaluated) -> None:
-    """Count the set-ups of a structure, and keep the fastest, overall and by memory."""
+    """Count the set-ups of a structure, and keep the fastest, overall and by memory, and the one
+    that takes least.
+    """
     import numpy as np
 
     has = structure.resolved.hardware.memory_bytes
@@ -213,9 +233,7 @@ def collect(found: Found, structure: Structure, arrays: Evaluated) -> None:
     found.set_ups += len(arrays.total)
     found.feasible += len(places)
     if len(arrays.total):
-        smallest = _set_up(structure, arrays, int(np.argmin(arrays.total)))
-        if found.smallest is None or smallest.total_bytes < found.smallest.total_bytes:
-            found.smallest = smallest
+        found.smallest = _set_up(structure, arrays, int(np.argmin(arrays.total)))
     if not len(places):
         return
     order = places[np.argsort(arrays.seconds[places], kind="stable")]

@@ -82,7 +82,7 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     plays = _block_runs(plan, stack, walks, version) if run.unrolled else {}
     named = (*states.startup, *(i.instant for i in instants))
     writer, old_grads = version.writer(plan), run.gradients_in_forward
-    groups = () if run.unrolled else (states.shards, states.units, (*beside, *saved))
+    groups = () if run.unrolled else (states.shards, states.units)
     whole_step = Ledger(named, entries, plays, writer, old_grads=old_grads, groups=groups)
     return with_full_state_dict(run, plan, whole_step)
 

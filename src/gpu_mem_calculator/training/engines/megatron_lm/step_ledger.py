@@ -248,7 +248,8 @@ def _stage_ledger(run: Run, stage: PipelineStage) -> Ledger:
         runs[STARTUP_INSTANTS[0][0]] = startup
     entries = tuple(entry for group in groups for entry in group)
     named, writer = tuple(i.instant for i in instants), stage_writer(run, stage)
-    return Ledger(named, entries, runs, writer, groups=() if run.unrolled else groups)
+    shared = () if run.unrolled else (groups[0], groups[1], groups[3])
+    return Ledger(named, entries, runs, writer, groups=shared)
 
 
 Entries = tuple[Entry, ...]
@@ -259,18 +260,18 @@ def _instants(run: Run, stage: Same[PipelineStage]) -> Instants:
     return _stage_instants(stage, run.unrolled, experts)
 
 
-@remembered(32, always=True)
+@remembered(3, always=True)
 def _stage_instants(stage: Same[PipelineStage], every: bool, experts: bool) -> Instants:
     instants = stage_instants(stage.value, STARTUP_INSTANTS, every=every)
     return with_experts(instants) if experts else instants
 
 
-@remembered(32)
+@remembered(3)
 def _states(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
     return tuple(state_entries(run, stage.value, instants.value))
 
 
-@remembered(16)
+@remembered(3)
 def _layers(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
     walks = walk_stage(run, stage.value)
     return tuple(layer_entries(run, stage.value, instants.value, walks))
@@ -280,7 +281,7 @@ def _head(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Ent
     return tuple(head_entries(run, stage.value, instants.value, *head_of_loss(run)))
 
 
-@remembered(16)
+@remembered(3)
 def _beside(run: Run, stage: Same[PipelineStage], instants: Same[Instants]) -> Entries:
     """Embedding, micro-batches in flight, buffers that stay, workspaces."""
     setting = megatron_setting(run, selective=False)
