@@ -34,7 +34,8 @@ from .shards import (
     stepped_shares,
 )
 
-Units = list[tuple[list[Num], Num]]  # elements of the matrices of a unit, how many units
+Parts = list[tuple[list[Num], int]]  # elements of matrices, and how often they come in a row
+Units = list[tuple[Parts, Num]]  # the parts of a unit, how many units
 
 
 def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, MegatronShard]:
@@ -82,15 +83,17 @@ def widening_bytes(run: Run, stage: PipelineStage, shard: MegatronShard) -> Byte
     inside: Units = []
     for block, count in zip(stage.blocks, counts, strict=True):
         made, mlp = made_matrices(run, block.layer), block.layer.mlp
-        first, experts, rest = ([size for _, size, _ in part] for part in made)
-        dense = first + rest
+        first, experts, rest = ([size for _, size, _ in part][::order] for part in made)
+        dense = [(rest, 1), (first, 1)] if split else [(first, 1), (rest, 1)]
         if isinstance(mlp, Moe):
-            dense = dense + experts * int(mlp.num_experts) * merged
-            inside.append((experts[::order], count * (mlp.num_experts // run.mesh.ep)))
-        layers.append((dense[::order], count))
+            if merged:
+                dense.insert(0 if split else 2, (experts, int(mlp.num_experts)))
+            inside.append(([(experts, 1)], count * (mlp.num_experts // run.mesh.ep)))
+        layers.append((dense, count))
     back = stage.last * (1 - stage.first if run.arch.tied else 1)
     tables = [table, embedding_shard(run).dense - table]  # of words, of positions
-    units = [(tables[::order], front), *layers, ([table], back)][::order]
+    ends = ([(tables[::order], 1)], front), ([([table], 1)], back)
+    units = [ends[0], *layers, ends[1]][::order]
     if split:
         last = chunk_shards(run, stage)[1]
         parts = stepped_shares(run, last.dense, last.experts)
@@ -104,22 +107,30 @@ def _peak_excess(units: Units, total: Num) -> Bytes:
     follow.
 
     `total` elements are cast, from the first unit on. The peak can only be near their end: in the
-    last unit, or in the one before it.
+    last unit, or in the one before it; and of equal matrices in the last ones.
     """
     most = EMPTY
     start: Num = 0
-    for sizes, count in units:
-        unit: Num = sum(sizes)
-        last = larger(smaller((total - start) // unit, count - 1), 0)
-        for back in (1, 0):
-            at = start + larger(last - back, 0) * unit
-            for size in sizes:
-                piece = smaller(larger(total - at, 0), size) * holds(count > 0)
-                rest = larger(total - at - piece, 0)
-                most = larger(most, sized(piece, 16) - sized(rest, 32))
-                at = at + size
+    for parts, count in units:
+        unit: Num = sum(sum(sizes) * times for sizes, times in parts)
+        for at in _near_end(start, unit, count, total):
+            for sizes, times in parts:
+                part: Num = sum(sizes)
+                for place in _near_end(at, part, times, total) if times > 1 else (at,):
+                    for size in sizes:
+                        piece = smaller(larger(total - place, 0), size) * holds(count > 0)
+                        rest = larger(total - place - piece, 0)
+                        most = larger(most, sized(piece, 16) - sized(rest, 32))
+                        place = place + size
+                at = at + part * times
         start = start + count * unit
     return most
+
+
+def _near_end(start: Num, size: Num, count: Num, total: Num) -> Iterator[Num]:
+    """Where the last of `count` parts begins that is not beyond `total`, and the one before it."""
+    last = larger(smaller((total - start) // size, count - 1), 0)
+    return (start + larger(last - back, 0) * size for back in (1, 0))
 
 
 EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
