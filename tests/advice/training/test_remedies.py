@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.advice.training import last_resorts
+from gpu_mem_calculator.advice.training import remedies as remedy_search
 from gpu_mem_calculator.advice.training.change_candidates import savings
 from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
@@ -76,6 +78,26 @@ def test_every_remedy_fits_and_saves_what_it_says(name: str) -> None:
         assert estimate(data).verdict == "fits"
         saved = by_ledger(RUNS[name]) - by_ledger(data)
         assert saved == remedy.saves_bytes
+
+
+@pytest.mark.parametrize(("layers", "most"), [(126, 264), (512, 16), (1024, 4)])
+def test_of_a_deep_model_fewer_changes_are_tried(
+    monkeypatch: pytest.MonkeyPatch, layers: int, most: int
+) -> None:
+    """Its ledgers take long; the search still finds something."""
+    tried = []
+
+    def counted(*given: Any) -> Any:
+        tried.append(given)
+        return last_resorts.changed_estimate(*given)
+
+    monkeypatch.setattr(remedy_search, "changed_estimate", counted)
+    model = {"num_layers": layers, "hidden_size": 2048, "num_attention_heads": 16}
+    deep = full_estimate({"model": model, "hardware": {"gpu": "t4"}}, replay=False)
+    search = remedy_search.RemedySearch(deep, 2, lambda _: None)
+    assert search.tries == most
+    search.extend(savings(deep))
+    assert 0 < len(tried) <= most
 
 
 def by_ledger(data: dict[str, Any]) -> int:

@@ -47,6 +47,8 @@ def test_balanced_narrows_the_spread() -> None:
     """partition_balanced of DeepSpeed."""
     assert balanced_bounds((1, 1, 1, 1), 2) == (0, 2, 4)
     assert balanced_bounds((6, 1, 1, 1, 1, 2), 2) == (0, 1, 6)
+    assert balanced_bounds((5, 1, 1, 5, 5, 1, 1, 5), 3) == (0, 3, 5, 8)
+    assert balanced_bounds((9, *[2] * 7, 9), 4) == (0, 1, 5, 8, 9)
 
 
 def test_owned_parameters_are_whole() -> None:

@@ -26,6 +26,9 @@ from .last_resorts import (
 
 LARGEST_SET = 3  # changes
 LEDGERS, REPLAYS = 12, 2  # sets that are tried and do not fit, by the ledger and by a replay
+MOST_WORK = 2**22
+"""Ledgers that are tried, times the square of the layers: 264 of the deepest published dense model,
+more than any search makes, and 4 of 1,024 layers, each of which takes up to a second."""
 SLACK = 1.05  # what a set is predicted to take may be too high by this factor
 MARGIN = 1.02  # with less than this times the ledger's figure, no replay leaves the margin free
 EXPANDABLE = Candidate(
@@ -85,7 +88,7 @@ def remedies(
         search.extend((*others, *wider_runs(search.estimate)))
     if len(search.found) < most and longest is not None:
         search.try_set((shorter_sequence(search.estimate, longest),))
-    if all(map(_adapts, search.found)):
+    if all(map(_adapts, search.found)) and search.tries > 0:
         changes = last_resort(search.estimate)
         if changes:
             search.add(changes)
@@ -97,6 +100,7 @@ class RemedySearch:
 
     - singles: the changes so far that save memory in some phase
     - found: the remedies so far; failed: the settings that were tried and do not fit
+    - tries: ledgers that may still be made
     """
 
     def __init__(
@@ -110,11 +114,13 @@ class RemedySearch:
         self.failed: set[tuple[str, ...]] = set()
         self.known: dict[tuple[str, ...], Estimate | None] = {}  # by settings
         self.replays = 0
+        self.tries = MOST_WORK // max(1, len(estimate.resolved.run.arch.layers)) ** 2
         self.expands = not estimate.serves and not estimate.resolved.allocator.expandable_segments
 
     def _changed(self, settings: tuple[str, ...]) -> Estimate | None:
         """The run with some settings; None where they are refused."""
         if settings not in self.known:
+            self.tries -= 1
             self.known[settings] = changed_estimate(self.estimate, settings)
         return self.known[settings]
 
@@ -127,6 +133,8 @@ class RemedySearch:
         for changes in self._sets():
             if len(self.found) >= self.most or ledgers >= LEDGERS or self.replays >= REPLAYS:
                 return
+            if self.tries <= 0:
+                return
             if new.isdisjoint(changes) or self._is_alike(changes):
                 continue
             word = self.try_set(changes)
@@ -138,7 +146,7 @@ class RemedySearch:
         """The candidates that save more than 1 % of the highest phase in some phase."""
         least = max(self.heights) // 100
         for candidate in candidates:
-            changed = self._changed(candidate.settings)
+            changed = self._changed(candidate.settings) if self.tries > 0 else None
             if changed is None:
                 continue
             heights = phase_heights(changed)

@@ -37,19 +37,20 @@ def balanced_bounds(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     if items <= parts:
         return uniform(items, parts)
     prefix = list(accumulate(weights, initial=0))
-    endless = float("inf")
-    best: list[tuple[float, float]] = [(0, endless)] + [(endless, endless)] * items
-    positions: list[list[int]] = []
-    for part in range(1, parts + 1):
-        row: list[tuple[float, float]] = [(endless, endless)] * (items + 1)
-        at = [0] * (items + 1)
+    best = [(size, size) for size in prefix]  # the heaviest and the lightest of so many items
+    positions = [[0] * (items + 1)]
+    for part in range(2, parts + 1):
+        row, at = best.copy(), [0] * (items + 1)
+        most_low = max(low for _, low in best[part - 1 :])
         for i in range(part, items + 1):
-            cost = endless
-            for k in range(i):
+            cost = prefix[-1]
+            for k in range(i - 1, part - 2, -1):
                 high, low = best[k]
                 size = prefix[i] - prefix[k]
+                if size - most_low > cost:
+                    break  # so is the difference for each lower k
                 high, low = (high if high > size else size), (low if low < size else size)
-                if high - low <= cost:
+                if high - low < cost or k == i - 1:
                     cost, row[i], at[i] = high - low, (high, low), k
         best = row
         positions.append(at)
