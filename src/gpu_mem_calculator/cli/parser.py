@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are `InputError`s and whose help shows examples as written."""
 
     def __init__(self, **rest: Any) -> None:
-        self._formatter = HelpFormatter(rest["prog"])
+        self._formatter = HelpFormatter(rest.get("prog", ""))
         super().__init__(allow_abbrev=False, **rest)
         self._joined = ""
 

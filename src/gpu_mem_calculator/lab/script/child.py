@@ -23,7 +23,7 @@ from unittest.mock import patch
 import msgspec
 
 from ...runfile.text.errors import print_to_stderr
-from .recording import Failure, Recording, ScriptInput
+from .recording import Failure, Recording, ScriptInput, encoded
 
 PACKAGES = str(Path(__file__).parents[3])
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
@@ -110,8 +110,7 @@ def main(file: str) -> NoReturn:
     os.dup2(2, 1)  # what the script prints goes to stderr: stdout has the answer alone
 
     def finish(outcome: Recording | Failure) -> NoReturn:
-        kind = "recording" if isinstance(outcome, Recording) else "failure"
-        Path(plan.result).write_bytes(msgspec.msgpack.encode((kind, outcome)))
+        Path(plan.result).write_bytes(encoded(outcome))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

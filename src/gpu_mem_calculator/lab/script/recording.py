@@ -5,8 +5,11 @@ in one sentence or by the script's own traceback.
 from __future__ import annotations
 
 import traceback
+from array import array
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from ...pytorch.replay.stream import AllocationStream
@@ -122,3 +125,21 @@ def _caused_by(error: BaseException | None, kind: type[BaseException]) -> BaseEx
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None
+
+
+def encoded(outcome: Recording | Failure) -> bytes:
+    """An outcome for another process; arrays are written as lists."""
+    kind = "recording" if isinstance(outcome, Recording) else "failure"
+    return msgspec.msgpack.encode((kind, outcome), enc_hook=array.tolist)
+
+
+def decoded(data: bytes) -> Recording | Failure:
+    """What `encoded` wrote."""
+    kind, outcome = msgspec.msgpack.decode(data)
+    wanted: Any = Recording if kind == "recording" else Failure
+    found: Recording | Failure = msgspec.convert(outcome, wanted, dec_hook=_as_array)
+    return found
+
+
+def _as_array(_: type, values: list[int]) -> array[int]:
+    return array("q", values)

@@ -23,7 +23,7 @@ from ..jobs.function import STAND_IN
 from ..trace.card import Card
 from ..trace.run import RunTrace, run_trace
 from .launch import Launch
-from .recording import Failure, Recording, ScriptInput
+from .recording import Recording, ScriptInput, decoded
 
 STEPS = 2  # the optimizer's states exist from the second on
 SECONDS = 1800.0  # after which a script is ended
@@ -88,13 +88,12 @@ def record_script(
             raise InputError(f"{late}, and was ended; give it more by --timeout, 0 for no limit")
         if not result.is_file():
             raise InputError(f"{launch.target} {_end(code or 0)} before it made an optimizer step")
-        kind, outcome = msgspec.msgpack.decode(result.read_bytes())
-    if kind == "recording":
-        return msgspec.convert(outcome, Recording)
-    failure = msgspec.convert(outcome, Failure)
-    if failure.traceback:
-        print(failure.traceback, file=sys.stderr, flush=True)
-    raise InputError(failure.sentence)
+        outcome = decoded(result.read_bytes())
+    if isinstance(outcome, Recording):
+        return outcome
+    if outcome.traceback:
+        print(outcome.traceback, file=sys.stderr, flush=True)
+    raise InputError(outcome.sentence)
 
 
 def run_supervised(words: list[str], timeout: float) -> int | None:

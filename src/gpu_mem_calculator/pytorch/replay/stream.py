@@ -5,9 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
+
+# msgspec reads the annotations, and Python 3.11 has no `array[int]`
+if TYPE_CHECKING:
+    Integers: TypeAlias = array[int]
+else:
+    Integers = array
 
 UNTIL_MARK = -1
 """The end of a use on another CUDA stream that lasts until the program next waits for the GPU, at
@@ -31,8 +37,8 @@ class AllocationStream(Struct):
       allocator waits for all CUDA streams because it runs out of memory.
     """
 
-    sizes: array[int] = field(default_factory=partial(array, "q"))
-    events: array[int] = field(default_factory=partial(array, "q"))
+    sizes: Integers = field(default_factory=partial(array, "q"))
+    events: Integers = field(default_factory=partial(array, "q"))
     streams: list[int] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
     uses: list[tuple[int, int, int]] = field(default_factory=list)
