@@ -25,7 +25,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.estimates.stage_replay import replay_stage, survives
+from gpu_mem_calculator.estimates.stage_replay import replay_stage, taken_under
 from gpu_mem_calculator.lab.backtest.predict import outside_bytes
 from gpu_mem_calculator.lab.jobs.function import run_without_model
 from gpu_mem_calculator.run.record import ModuleRecord, arithmetic
@@ -127,7 +127,7 @@ def fits(data: dict[str, Any], number: int, room: int | None = None) -> bool:
     most = card if room is None else room * GIB
     if int(resolved.engine.ledger(resolved.run).peak()) > most:
         return False
-    return survives(resolved, 0, most)
+    return taken_under(resolved, 0, most) == most
 
 
 def largest(data: dict[str, Any], room: int | None) -> int:
