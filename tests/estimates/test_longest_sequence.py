@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct
 
 from gpu_mem_calculator.estimates import longest_sequence
+from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 
 
 class OneSequence(Struct):
@@ -24,6 +25,8 @@ class OneResolved(Struct):
 
     run: OneSequence
     longest_seq: int | None = None
+    hardware: Any = None
+    allocator: Any = AllocatorSettings()
 
 
 def by_ledger(limit: int, seq: int, most: int | None) -> tuple[int | None, int]:
@@ -99,17 +102,19 @@ def test_fragments_shorten_the_sequence(
     """
     tried = []
 
-    def replay(_: object, length: int, cap: int) -> int:
-        assert cap == 81920 - 81920 * 1024 // 12000
+    def replay(longer: Any, stage: int, cap: int) -> int:
+        assert (stage, cap) == (1, 81920 - 81920 * 1024 // 12000)
+        length = longer.run.seq
         tried.append(length)
         return cap if length <= survives else cap + 1 + fragments * length
 
-    monkeypatch.setattr(longest_sequence, "needed_bytes", lambda _, run: 9562)
+    ledgers = SimpleNamespace(peaks=lambda _: [8000, 8562])
+    monkeypatch.setattr(longest_sequence, "stage_ledgers", lambda _: ledgers)
     monkeypatch.setattr(
         longest_sequence, "_longest_by_ledger", lambda _, needs, limit: limit // 10 // 128 * 128
     )
     monkeypatch.setattr(longest_sequence, "_taken", replay)
-    resolved = SimpleNamespace(run=OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))
+    resolved = OneResolved(OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))
     result = SimpleNamespace(
         figures_fit=seq < 8192, needs_bytes=9976, margin_bytes=1024, outside_torch_bytes=1000
     )

@@ -12,14 +12,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
+from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
 from gpu_mem_calculator.estimates.stage_replay import (
-    MOST_BYTES,
     replay_stage,
     taken_under,
     too_large,
     with_block_rounding,
 )
-from gpu_mem_calculator.ledger.units import MIB
+from gpu_mem_calculator.ledger.units import GIB, MIB
+from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
+from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
@@ -200,11 +202,25 @@ def test_the_first_forward_has_no_workspace_of_backward() -> None:
     assert [entry.at(name) for name in ("first.forward", "forward")] == [0, 32 * 2**20]
 
 
-@pytest.mark.parametrize(("peak", "beyond"), [(MOST_BYTES, False), (MOST_BYTES + 1, True)])
-def test_runs_up_to_the_bound_are_replayed(peak: int, beyond: bool) -> None:
-    """64 TiB is the most."""
-    ledger: Any = SimpleNamespace(peak=lambda: peak)
-    assert too_large(ledger) == beyond
+@pytest.mark.parametrize(
+    ("conf", "most"), [("", 64 * 1024 * GIB), ("expandable_segments:True", 1024 * GIB)]
+)
+def test_runs_up_to_the_bound_are_replayed(conf: str, most: int) -> None:
+    """64 TiB is the most; with segments that expand, the addresses of one."""
+    allocator = AllocatorSettings.parse(conf) if conf else AllocatorSettings()
+    ledgers: Any = [SimpleNamespace(peak=lambda peak=peak: peak) for peak in (most, most + 1)]
+    assert [too_large(one, allocator) for one in ledgers] == [False, True]
+
+
+def test_a_tensor_beyond_a_segments_addresses_is_not_replayed() -> None:
+    """Also where a card were as large as it."""
+    training = {"seq_len": 10**9, "batch_size": 2, "pytorch_alloc_conf": "expandable_segments:True"}
+    run = small_run(training=training, hardware={"gpu_memory_bytes": 10**15})
+    made = full_estimate(run)
+    assert made.replayed is None
+    longest = longest_sequence(full_estimate(with_settings(run, ["training.seq_len=512"])))
+    assert longest is not None
+    assert longest < 10**9
 
 
 SETTINGS = ["expandable_segments:True", "garbage_collection_threshold:0.6"]

@@ -228,7 +228,7 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
         return SHORT
     from .stage_replay import replay_stage, too_large
 
-    if too_large(ledgers[busiest]):
+    if too_large(ledgers[busiest], resolved.allocator):
         return UNSURE
     if word == FITS:
         return FITS
@@ -333,22 +333,6 @@ def stage_ledgers(resolved: ResolvedRun) -> StageLedgers:
 def _known(ledgers: tuple[Ledger, ...]) -> StageLedgers:
     """Ledgers that are made."""
     return StageLedgers(len(ledgers), ledgers.__getitem__)
-
-
-def busiest_stage(resolved: ResolvedRun) -> int:
-    """The index of the pipeline stage whose peak is highest, by the ledgers."""
-    if int(resolved.run.mesh.pp) == 1:
-        return 0
-    peaks = stage_ledgers(resolved).peaks(STEP)
-    return peaks.index(max(peaks))
-
-
-def needed_bytes(resolved: ResolvedRun, run: Run) -> int:
-    """Bytes that the card must have for a run by its ledgers alone: the busiest stage's peak, and
-    what CUDA takes outside torch.
-    """
-    highest = max(stage_ledgers(replace(resolved, run=run)).peaks(STEP))
-    return highest + sum(size for _, size, _ in resolved.outside_torch)
 
 
 class GPUMemoryCalculator:

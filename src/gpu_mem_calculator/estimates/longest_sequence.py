@@ -8,8 +8,9 @@ from functools import cache
 from msgspec.structs import replace
 
 from ..runfile.resolve.resolved_run import ResolvedRun
-from .calculator import Estimate, busiest_stage, needed_bytes
-from .stage_replay import taken_under
+from .calculator import STEP as STEPS
+from .calculator import Estimate, stage_ledgers
+from .stage_replay import most_bytes, taken_under
 
 STEP = 128  # lengths are multiples of this many tokens
 CLOSE = 32  # the ledger's answer is exact to about 1/32
@@ -24,11 +25,14 @@ def longest_sequence(estimate: Estimate) -> int | None:
     that they have in this run; from there lengths are tried, in growing steps and by bisection.
     """
     resolved, result = estimate.resolved, estimate.result
-    limit = resolved.hardware.memory_bytes
+    limit = min(resolved.hardware.memory_bytes, most_bytes(resolved.allocator))
 
     @cache
+    def peaks(seq: int) -> list[int]:
+        return stage_ledgers(_with_seq(resolved, seq)).peaks(STEPS)
+
     def needs(seq: int) -> int:
-        return needed_bytes(resolved, replace(resolved.run, seq=seq))
+        return max(peaks(seq)) + result.outside_torch_bytes
 
     if needs(STEP) > limit:
         return None
@@ -44,7 +48,9 @@ def longest_sequence(estimate: Estimate) -> int | None:
     lengths = TriedLengths(least, most + STEP, start)
     while (length := lengths.next()) is not None:
         taken = needs(length)
-        taken = taken if taken > cap else _taken(resolved, length, cap)
+        if taken <= cap:
+            busiest = peaks(length).index(max(peaks(length)))
+            taken = _taken(_with_seq(resolved, length), busiest, cap)
         lengths.add(length, taken, cap, needs(STEP))
     return lengths.survives or None
 
@@ -102,11 +108,14 @@ class TriedLengths:
             self.turn = (self.survives + self.dies) // 2 if found else self.survives
 
 
-def _taken(resolved: ResolvedRun, seq: int, limit: int) -> int:
-    """What a replay with a sequence of `seq` tokens takes on a card of `limit` bytes."""
-    longer = replace(resolved, run=replace(resolved.run, seq=seq))
-    outside = sum(size for _, size, _ in longer.outside_torch)
-    return taken_under(longer, busiest_stage(longer), limit - outside) + outside
+def _with_seq(resolved: ResolvedRun, seq: int) -> ResolvedRun:
+    return replace(resolved, run=replace(resolved.run, seq=seq))
+
+
+def _taken(resolved: ResolvedRun, stage: int, limit: int) -> int:
+    """What a replay of a stage takes on a card of `limit` bytes."""
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    return taken_under(resolved, stage, limit - outside) + outside
 
 
 def _longest_by_ledger(

@@ -13,6 +13,7 @@ from ..ledger.num import sized
 from ..ledger.remember import remembered
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
+from ..pytorch.replay.blocks import SPAN
 from ..pytorch.replay.footprint import ReplayPhase
 from ..pytorch.replay.needs import NeedsSearch, raised_cap
 from ..pytorch.replay.rounding import UNIT
@@ -32,8 +33,10 @@ APART = 64 * KIB
 """Bytes of small tensors by which the peaks of stream and ledger may differ."""
 COARSE = 20
 """Of the peak, one part in this: by no more is the ledger of 4-bit projections above the replay."""
-MOST_BYTES = 2**46
-"""Larger runs do not exist, and are not replayed."""
+MOST_BYTES, MOST_EXPANDED = 2**46, SPAN * UNIT
+"""Larger runs do not exist, and are not replayed; with segments that expand, as many as one has
+addresses for.
+"""
 FEW = 3
 """So many replays are kept: other tools often make the same run of one's settings."""
 
@@ -152,7 +155,7 @@ def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:
 
 def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageReplay | None:
     """Replay a stage, of which `ledger` is the ledger; None where the run is too large for it."""
-    if too_large(ledger):
+    if too_large(ledger, resolved.allocator):
         return None
     engine, run, peak = resolved.engine, resolved.run, _steps_peak(ledger)
     return _replayed(engine.ledger, engine.name, run, stage, resolved.allocator, peak)
@@ -205,9 +208,14 @@ def _steps_peak(ledger: Ledger) -> int:
     return int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
 
 
-def too_large(ledger: Ledger) -> bool:
+def too_large(ledger: Ledger, allocator: AllocatorSettings) -> bool:
     """Whether a run is larger than the model of the allocator can handle."""
-    return int(ledger.peak()) > MOST_BYTES
+    return int(ledger.peak()) > most_bytes(allocator)
+
+
+def most_bytes(allocator: AllocatorSettings) -> int:
+    """The most bytes of a run that is replayed."""
+    return MOST_EXPANDED if allocator.expandable_segments else MOST_BYTES
 
 
 def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:

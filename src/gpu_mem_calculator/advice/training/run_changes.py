@@ -23,7 +23,7 @@ from ...estimates.calculator import (
     STEP,
     Estimate,
     full_estimate,
-    needed_bytes,
+    stage_ledgers,
     verdict,
     verdict_by_ledger,
 )
@@ -157,7 +157,8 @@ def replayed_change(estimate: Estimate, change: TrainingChange) -> TrainingChang
 def ledger_bytes(estimate: Estimate) -> int:
     """Bytes that the card must have by the ledger alone, with what is outside torch."""
     if estimate.replayed is not None:  # its ledger has the rounding of blocks
-        return needed_bytes(estimate.resolved, estimate.resolved.run)
+        highest = max(stage_ledgers(estimate.resolved).peaks(STEP))
+        return highest + estimate.result.outside_torch_bytes
     return int(estimate.ledger.peak(phases=STEP)) + estimate.result.outside_torch_bytes
 
 

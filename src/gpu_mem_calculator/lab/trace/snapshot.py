@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 
 from ...pytorch.replay.allocator import ReplayRun
-from ...pytorch.replay.blocks import ADDRESS, SHIFT, SPREAD
-from ...pytorch.replay.expandable import SPAN
+from ...pytorch.replay.blocks import ADDRESS, SHIFT, SPAN, SPREAD
 from ...pytorch.replay.plan import ReplayPlan
 from ...pytorch.replay.rounding import ROUND_LARGE, UNIT
 from ...pytorch.replay.settings import AllocatorSettings

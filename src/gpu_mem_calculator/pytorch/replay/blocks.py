@@ -18,3 +18,5 @@ NEVER = 1 << 62
 LARGEST = 1 << SHIFT - 1
 """Units of the largest card, which stands for none given: half of all addresses. Tensors that grow
 with every batch would otherwise leave free blocks behind until the addresses are used up."""
+SPAN = 1 << 31
+"""Units of address space of a segment that expands, 1 TiB (torch: 9/8 of the card's memory)."""

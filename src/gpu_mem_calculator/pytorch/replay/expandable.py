@@ -10,12 +10,9 @@ from __future__ import annotations
 from bisect import insort
 from itertools import count
 
-from .blocks import ADDRESS, SHIFT
+from .blocks import ADDRESS, SHIFT, SPAN
 from .cache import AllocatorState
 from .rounding import SMALL_SEGMENT
-
-SPAN = 1 << 31
-"""Units of address space of a segment, 1 TiB (torch: 9/8 of the card's memory): never full."""
 
 
 def best_fit(pool: list[int], index: int, unmapped: dict[int, int]) -> tuple[int, int]:
