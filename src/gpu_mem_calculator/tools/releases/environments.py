@@ -1,0 +1,155 @@
+"""What is installed where a command would run: read from the names of the folders that pip and
+conda leave beside the packages. Nothing is started, nothing is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from msgspec import Struct
+
+from ...runfile.text.errors import InputError
+from ..launchers.launch import MPIRUN
+from ..launchers.wrappers import VARIABLE, WRAPPERS
+from .release import Release, release_of
+
+# Folders of packages below a prefix, the user's own first (CPython's and Debian's site.py).
+PACKAGE_FOLDERS = (
+    *("lib/python3*/site-packages", "lib64/python3*/site-packages", "Lib/site-packages"),
+    *("local/lib/python3*/dist-packages", "lib/python3/dist-packages"),
+)
+METADATA = re.compile(r"(.+?)-([^-]+?)(?:-py3[\d.]*)?\.(?:dist|egg)-info")
+CONDA_METADATA = re.compile(r"(.+)-([^-]+)-[^-]+\.json")
+CONDA = ("conda", "mamba", "micromamba")
+CONDA_ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")
+# Wrappers that run a command in an environment beside the project's files.
+BESIDE = {"uv": ".venv", "poetry": ".venv", "pixi": ".pixi/envs/default"}
+STARTERS = ("srun", *MPIRUN)  # they start a program of this environment
+INTERPRETER = re.compile(r"""(?:#!|'''exec' )\s*"?([^"\s]+)""")
+FIRST_BYTES = 512  # of a program, in which its interpreter stands
+
+
+class Installed(Struct, frozen=True):
+    """The releases that were found, and a sentence for what could not be read."""
+
+    releases: tuple[Release, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def installed(
+    words: Sequence[str], folder: Path, variables: Mapping[str, str] = os.environ
+) -> Installed:
+    """The releases in the environment in which a command would run, started in a folder."""
+    try:
+        prefix = _prefix(words, folder, variables)
+        found = list(_releases(prefix)) if prefix else []
+    except InputError as error:
+        return Installed(notes=tuple(error.problems))
+    versions: dict[str, set[str]] = {}
+    for one in found:
+        versions.setdefault(one.package, set()).add(one.version)
+    twice = (name for name, known in versions.items() if len(known) > 1)
+    notes = (
+        f"{prefix} has {' and '.join(sorted(versions[name]))} of {name}; the first is taken"
+        for name in twice
+    )
+    return Installed(tuple(found), tuple(notes))
+
+
+def _prefix(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Path | None:
+    """The folder of the environment; None where the command cannot be started on this machine."""
+    rest = list(words)
+    while rest and (VARIABLE.fullmatch(rest[0]) or rest[0] in WRAPPERS):
+        name = rest.pop(0)
+        if name in CONDA and rest[:1] == ["run"]:
+            return _conda_prefix(rest, variables)
+        if name in BESIDE and rest[:1] == ["run"]:
+            place = variables.get("UV_PROJECT_ENVIRONMENT" if name == "uv" else "", BESIDE[name])
+            return folder / place if (folder / place).is_dir() else None
+        while rest and rest[0].startswith("-"):
+            option = rest.pop(0)
+            del rest[: int(option in WRAPPERS.get(name, ()))]
+    if rest and rest[0] in STARTERS:  # the first word behind its options that Python runs
+        found = (_prefix_of_program(one, folder, variables) for one in rest[1:])
+        return next((prefix for prefix in found if prefix), None)
+    return _prefix_of_program(rest[0], folder, variables) if rest else None
+
+
+def _conda_prefix(rest: Sequence[str], variables: Mapping[str, str]) -> Path:
+    """The prefix that `conda run -n NAME` or `-p PREFIX` names; else the active one."""
+    given = dict(pairwise(rest))
+    path = given.get("-p") or given.get("--prefix")
+    name = given.get("-n") or given.get("--name")
+    roots = [Path(variables["CONDA_EXE"]).parents[1]] if variables.get("CONDA_EXE") else []
+    roots += [Path.home() / one for one in CONDA_ROOTS] + [Path("/opt/conda")]
+    if path is None and name is None:
+        return Path(variables.get("CONDA_PREFIX") or roots[0])
+    places = [Path(path)] if path else [root / "envs" / f"{name}" for root in roots]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        raise InputError(f"the conda environment {path or name} is not on this machine")
+    return found
+
+
+def _prefix_of_program(name: str, folder: Path, variables: Mapping[str, str]) -> Path | None:
+    """The environment of a program: that of its interpreter, where it is a script of Python."""
+    if name.startswith("~") or os.path.dirname(name):
+        program = folder / os.path.expanduser(name)
+        if not program.exists():
+            in_environment = program.parent.name in ("bin", "Scripts")
+            if in_environment:
+                raise InputError(f"{name} is not on this machine")
+            return None  # a script such as src/train.py, which is started by its first line
+    else:
+        found = shutil.which(name, path=variables.get("PATH", ""))
+        if found is None:
+            return None
+        program = Path(found)
+    if program.name.startswith(("python", "pypy")):
+        return program.parents[1]
+    interpreter = _interpreter(program)
+    if interpreter is None:
+        return None
+    if interpreter.name == "env":
+        return _prefix_of_program("python3", folder, variables)
+    if not interpreter.exists():
+        raise InputError(f"{program} starts {interpreter}, which is not there")
+    return interpreter.parents[1] if interpreter.name.startswith(("python", "pypy")) else None
+
+
+def _interpreter(program: Path) -> Path | None:
+    """What a script's first lines start; pip writes a shell's line where the path is long."""
+    try:
+        with program.open("rb") as file:
+            lines = file.read(FIRST_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise InputError(f"{program} cannot be read: {error.strerror}") from None
+    if not lines or not lines[0].startswith("#!"):
+        return None
+    wrapped = len(lines) > 1 and lines[1].startswith("'''exec'")
+    found = INTERPRETER.match(lines[1] if wrapped else lines[0])
+    return Path(found[1]) if found else None
+
+
+def _releases(prefix: Path) -> Iterator[Release]:
+    """The releases of the packages that matter, in the order in which Python finds them."""
+    folders = [place for one in PACKAGE_FOLDERS for place in sorted(prefix.glob(one))]
+    if prefix.name == "usr":
+        folders += sorted(prefix.glob("local/lib/python3*/dist-packages"))
+    try:
+        names = [name for folder in dict.fromkeys(folders) for name in sorted(os.listdir(folder))]
+        conda = prefix / "conda-meta"
+        more = sorted(os.listdir(conda)) if conda.is_dir() else []
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from None
+    found = [METADATA.fullmatch(name) for name in names]
+    found += [CONDA_METADATA.fullmatch(name) for name in more]
+    for match in found:
+        release = match and release_of(match[1], match[2], f"{prefix}")
+        if release:
+            yield release

@@ -1,0 +1,74 @@
+"""The releases that --at names: `vllm=0.14.1,transformers=4.57`, a month, a day, or `newest`."""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Sequence
+from datetime import date
+
+from msgspec import Struct
+
+from ...ledger.frameworks import FRAMEWORKS
+from ...ledger.quoting import quoted
+from ...runfile.text.errors import InputError, nearest
+from .release import PACKAGES, Release, package_name, release_of
+
+AT = "--at"
+NEWEST = "newest"
+DAY = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?")
+FORMS = "TOOL=RELEASE, a month such as 2025-06, or newest"
+
+
+class Named(Struct, frozen=True):
+    """What --at names.
+
+    - `releases`: of tools by name
+    - `day`: each other tool has the release that was the newest on it, as 2025-06-30
+    - `newest`: each other tool has the newest release that is modelled, whatever is installed
+    """
+
+    releases: tuple[Release, ...] = ()
+    day: str = ""
+    newest: bool = False
+
+
+def read_at(texts: Sequence[str]) -> Named:
+    """What the values of --at say, together; raises all problems at once."""
+    releases: list[Release] = []
+    days, problems, newest = [], [], False
+    for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
+        name, equals, version = part.partition("=")
+        if part.lower() == NEWEST:
+            newest = True
+        elif found := DAY.fullmatch(part):
+            day = _last_day(*found.groups())
+            days.append(day)
+            problems += [] if day else [f"{AT} {part}: there is no such day"]
+        elif not equals:
+            problems.append(f"{AT} {quoted(part)} is none of {FORMS}")
+        elif package_name(name) not in PACKAGES:
+            hint = nearest(package_name(name), PACKAGES)
+            known = hint or f"; {', '.join(row.name for row in FRAMEWORKS[:8])} are, among others"
+            problems.append(f"{AT} {quoted(part)}: {quoted(name)} is no tool that is known{known}")
+        elif release := release_of(name, version.strip(), AT):
+            releases.append(release)
+        else:
+            problems.append(f"{AT} {quoted(part)}: a release is a number such as 0.14.1")
+    packages = [one.package for one in releases]
+    twice = sorted({name for name in packages if packages.count(name) > 1})
+    problems += [f"{AT} names two releases of {name}; give one" for name in twice]
+    if len(days) > 1 or (days and newest):
+        problems.append(f"{AT} names two days; give one")
+    if problems:
+        raise InputError(problems)
+    return Named(tuple(releases), "".join(days), newest)
+
+
+def _last_day(year: str, month: str, day: str | None) -> str:
+    """A day; of a month alone, its last one; empty where there is none."""
+    try:
+        last = int(day) if day else monthrange(int(year), int(month))[1]
+        return date(int(year), int(month), last).isoformat()
+    except (ValueError, IndexError):
+        return ""

@@ -1,0 +1,56 @@
+"""A release of a package, and where it was read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from ...ledger.frameworks import FRAMEWORKS
+
+# A release as package indexes, tags and builds write it: 0.14.1, v4.57, 0.8.5.post1, b4719.
+VERSION = re.compile(r"v?\d+(\.\d+)*([._-]?(a|b|rc|post|dev)\d*)*(\+[\w.]+)?|b\d+", re.IGNORECASE)
+LONGEST = 40  # characters of a release
+
+
+class Release(Struct, frozen=True):
+    """A release of a package; `read_from` is where it stands, in the user's words."""
+
+    package: str
+    version: str
+    read_from: str
+
+
+# By the package's name: that of the package index, else the framework's, in lower case.
+Releases = Mapping[str, Release]
+
+
+def package_name(name: str) -> str:
+    """A name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name.strip().lower())
+
+
+# Every way to write a package's name -> its name.
+PACKAGES: Mapping[str, str] = {
+    package_name(name): package_name(row.package or row.name)
+    for row in FRAMEWORKS
+    for name in (row.package or row.name, *row.names)
+}
+
+
+def release_of(name: str, version: str, read_from: str) -> Release | None:
+    """The release of a package that matters here; None for others, and for what is no release."""
+    package = PACKAGES.get(package_name(name))
+    if package is None or len(version) > LONGEST or not VERSION.fullmatch(version):
+        return None
+    return Release(package, version.removeprefix("v"), read_from)
+
+
+def first_of_each(*found: Iterable[Release]) -> dict[str, Release]:
+    """The first release of each package: of what is named first, then of what stands behind it."""
+    chosen: dict[str, Release] = {}
+    for releases in found:
+        for one in releases:
+            chosen.setdefault(one.package, one)
+    return chosen

@@ -1,0 +1,93 @@
+"""What is installed where a command would run, on environments that are made here."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator.tools.releases.environments import Installed, installed
+
+
+def environment(prefix: Path, *packages: str, programs: tuple[str, ...] = ()) -> Path:
+    """An environment as pip leaves it, with programs that its Python runs."""
+    place = prefix / "lib" / "python3.12" / "site-packages"
+    place.mkdir(parents=True)
+    for one in packages:
+        (place / f"{one}.dist-info").mkdir()
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "python3").write_bytes(b"\x7fELF")
+    for name in programs:
+        program = prefix / "bin" / name
+        program.write_text(f"#!{prefix}/bin/python3\nimport sys\n", encoding="utf-8")
+        program.chmod(0o755)
+    return prefix
+
+
+def versions(found: Installed) -> dict[str, str]:
+    """The releases by package."""
+    return {one.package: one.version for one in found.releases}
+
+
+def test_a_program_on_the_path_names_its_environment(tmp_path: Path) -> None:
+    """By its first line; packages that do not matter are left out."""
+    place = environment(tmp_path / "env", "vllm-0.14.1", "rich-14.0", programs=("vllm",))
+    found = installed(["vllm", "serve", "m"], tmp_path, {"PATH": f"{place}/bin"})
+    assert versions(found) == {"vllm": "0.14.1"}
+    assert found.releases[0].read_from == str(place)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env/bin/python3", "train.py"],
+        ["CUDA_VISIBLE_DEVICES=0", "nohup", "env/bin/python3", "train.py"],
+        ["srun", "-N", "2", "env/bin/python3", "train.py"],
+    ],
+)
+def test_a_python_that_the_command_names_has_its_own_packages(
+    tmp_path: Path, words: list[str]
+) -> None:
+    """Behind variables, wrappers and srun, too."""
+    environment(tmp_path / "env", "ms_swift-4.2.0", "transformers-4.57.1+cu129")
+    found = installed(words, tmp_path, {})
+    assert versions(found) == {"ms-swift": "4.2.0", "transformers": "4.57.1+cu129"}
+
+
+def test_uv_runs_in_the_projects_environment(tmp_path: Path) -> None:
+    """Beside the project's files."""
+    environment(tmp_path / ".venv", "trl-0.24.0")
+    assert versions(installed(["uv", "run", "trl", "sft"], tmp_path, {})) == {"trl": "0.24.0"}
+
+
+def test_conda_names_an_environment(tmp_path: Path) -> None:
+    """By name below conda's folder, or by prefix; a name that is not there is a sentence."""
+    place = environment(tmp_path / "conda" / "envs" / "llm", "vllm-0.9.2")
+    (place / "conda-meta").mkdir()
+    (place / "conda-meta" / "llama.cpp-b4719-cuda_1.json").touch()
+    variables = {"CONDA_EXE": f"{tmp_path}/conda/bin/conda"}
+    named = installed(["conda", "run", "-n", "llm", "vllm", "serve"], tmp_path, variables)
+    assert versions(named) == {"vllm": "0.9.2", "llama-cpp": "b4719"}
+    by_prefix = installed(["conda", "run", "-p", str(place), "vllm"], tmp_path, variables)
+    assert versions(by_prefix) == versions(named)
+    absent = installed(["conda", "run", "-n", "lost", "vllm"], tmp_path, variables)
+    assert absent.notes == ("the conda environment lost is not on this machine",)
+
+
+def test_a_broken_environment_ends_in_a_sentence(tmp_path: Path) -> None:
+    """An interpreter that is gone, a Python that is not there, two releases of one package."""
+    place = environment(tmp_path / "env", "vllm-0.9.2", "vllm-0.8.5", programs=("vllm",))
+    path = {"PATH": f"{place}/bin"}
+    assert "has 0.8.5 and 0.9.2 of vllm" in installed(["vllm"], tmp_path, path).notes[0]
+    (place / "bin" / "python3").unlink()
+    assert "which is not there" in installed(["vllm"], tmp_path, path).notes[0]
+    gone = installed(["other/bin/python", "train.py"], tmp_path, path)
+    assert gone.notes == ("other/bin/python is not on this machine",)
+
+
+@pytest.mark.parametrize(
+    "words", [["docker", "run", "image"], ["vllm", "serve"], ["./train.sh"], []]
+)
+def test_a_command_that_runs_elsewhere_has_no_releases_here(
+    tmp_path: Path, words: list[str]
+) -> None:
+    """Nothing is said of it."""
+    assert installed(words, tmp_path, {"PATH": str(tmp_path)}) == Installed()

@@ -1,0 +1,79 @@
+"""Releases in requirements, lock files, Dockerfiles, tags of images and pip's list."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator.tools.releases.pins import frozen, image_releases, pinned
+from gpu_mem_calculator.tools.releases.release import first_of_each
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "torch>=2.6\nvllm[audio]==0.14.1  # serves\n"),
+        ("requirements-gpu.txt", "vllm @ git+https://github.com/vllm-project/vllm@v0.14.1\n"),
+        ("uv.lock", '[[package]]\nname = "vllm"\nversion = "0.14.1"\n'),
+        ("poetry.lock", '[[package]]\nname = "vllm"\nversion = "0.14.1"\noptional = false\n'),
+        ("Pipfile.lock", '{"default": {"vllm": {"hashes": [], "version": "==0.14.1"}}}'),
+        ("environment.yml", "dependencies:\n  - python=3.12\n  - vllm=0.14.1=cuda\n"),
+        ("environment.yaml", "dependencies:\n  - pip:\n    - vllm==0.14.1\n"),
+        ("Dockerfile", "FROM ubuntu:24.04\nRUN pip install 'vllm==0.14.1'\n"),
+        ("Dockerfile", "FROM --platform=linux/amd64 vllm/vllm-openai:v0.14.1 AS base\n"),
+    ],
+)
+def test_each_kind_of_file_pins_a_release(tmp_path: Path, name: str, text: str) -> None:
+    """What has a lower bound alone pins nothing."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    found = [(one.package, one.version, one.read_from) for one in pinned(tmp_path)]
+    assert found == [("vllm", "0.14.1", name)]
+
+
+def test_a_lock_file_wins_over_requirements(tmp_path: Path) -> None:
+    """It is the more exact of the two."""
+    (tmp_path / "requirements.txt").write_text("trl==0.19.0\nvllm==0.9.2\n", encoding="utf-8")
+    lock = '[[package]]\nname = "trl"\nversion = "0.24.0"\n'
+    (tmp_path / "uv.lock").write_text(lock, encoding="utf-8")
+    chosen = first_of_each(pinned(tmp_path))
+    assert {name: one.version for name, one in chosen.items()} == {"trl": "0.24.0", "vllm": "0.9.2"}
+
+
+@pytest.mark.parametrize(
+    ("image", "package", "version"),
+    [
+        ("vllm/vllm-openai:v0.8.5.post1", "vllm", "0.8.5.post1"),
+        ("docker.io/vllm/vllm-openai:v0.10.1", "vllm", "0.10.1"),
+        ("lmsysorg/sglang:v0.4.6.post5-cu124", "sglang", "0.4.6.post5"),
+        (
+            "ghcr.io/huggingface/text-generation-inference:3.3.4",
+            "text-generation-inference",
+            "3.3.4",
+        ),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda-b4719", "llama-cpp", "b4719"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.0.0", "tensorrt-llm", "1.0.0"),
+        ("ollama/ollama:0.5.1-rocm", "ollama", "0.5.1"),
+    ],
+)
+def test_an_images_tag_names_a_release(image: str, package: str, version: str) -> None:
+    """Of the tool whose own image it is."""
+    assert [(one.package, one.version) for one in image_releases(image)] == [(package, version)]
+
+
+@pytest.mark.parametrize(
+    "image", ["vllm/vllm-openai:latest", "vllm/vllm-openai", "me/vllm:v0.9.1", "localhost:5000/x"]
+)
+def test_a_tag_without_a_release_says_nothing(image: str) -> None:
+    """Nor does the tag of somebody else's image."""
+    assert list(image_releases(image)) == []
+
+
+def test_the_lines_of_pip_freeze_are_taken_out_of_a_text() -> None:
+    """What is left is the command."""
+    text = "accelerate==1.6.0\nms-swift @ file:///src\ntransformers==4.51.3\nswift sft --model m"
+    found, rest = frozen(text)
+    assert {one.package: one.version for one in found} == {
+        "accelerate": "1.6.0",
+        "transformers": "4.51.3",
+    }
+    assert rest == "swift sft --model m"
+    assert frozen("vllm serve m --revision a==b") == ([], "vllm serve m --revision a==b")
