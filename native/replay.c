@@ -356,6 +356,7 @@ struct gmc_state {
     int64_t *phases;
     int64_t bottom, segments;     /* the lowest page that is taken; expandable segments so far */
     int64_t widest_rest;          /* no rest has more pages */
+    int has_empty_chunks;         /* which are dropped before pages are taken */
     int64_t lookups, stop;
     int32_t unused;
     int collects, elastic, waits, is_short; /* is_short: of memory of its own */
@@ -707,8 +708,52 @@ static int64_t fitting_rest(gmc_state *state, int64_t pages)
     return NONE;
 }
 
+/* Adds a range, merged with those next to it within the bounds of `within`; its pages then. */
+static int64_t add_merged(gmc_state *state, list_t *ranges, range_t range, range_t within)
+{
+    int64_t at = range_place(ranges, range.start), end = within.start + within.pages;
+    range_t *all = ranges->items;
+    if (at && all[at - 1].start == range.start + range.pages && all[at - 1].start < end) {
+        range.pages += all[at - 1].pages;
+        delete_range(ranges, --at);
+    }
+    if (at < ranges->count && all[at].start + all[at].pages == range.start &&
+        range.start > within.start)
+        return all[at].pages += range.pages;
+    add_range(state, ranges, range);
+    return range.pages;
+}
+
+/* The chunks without segments become holes. All at once, as the lists are long. */
+static void drop_empty_chunks(gmc_state *state)
+{
+    range_t *chunks = state->chunks.items, *rests = state->rests.items;
+    int64_t kept = 0, at = 0, left = 0;
+    for (int64_t i = 0; i < state->chunks.count; i++) {
+        range_t chunk = chunks[i];
+        for (; at < state->rests.count && rests[at].start >= chunk.start; at++)
+            if (chunk.segments)
+                rests[left++] = rests[at];
+        if (chunk.segments)
+            chunks[kept++] = chunk;
+        else
+            add_merged(state, &state->holes, chunk, (range_t){0, NEVER, 0});
+    }
+    state->chunks.count = kept;
+    state->rests.count = left;
+    state->has_empty_chunks = 0;
+    int64_t last = state->holes.count - 1;
+    const range_t *holes = state->holes.items;
+    if (last >= 0 && holes[last].start == state->bottom) {
+        state->bottom += holes[last].pages;
+        state->holes.count = last;
+    }
+}
+
 static int64_t take_pages(gmc_state *state, int64_t pages)
 {
+    if (state->has_empty_chunks)
+        drop_empty_chunks(state);
     int64_t at = fitting_rest(state, pages);
     if (at != NONE) {
         range_t *rest = (range_t *)state->rests.items + at;
@@ -729,38 +774,14 @@ static int64_t take_pages(gmc_state *state, int64_t pages)
     return start;
 }
 
-/* Adds a range, merged with those next to it within the bounds of `within`; its pages then. */
-static int64_t add_merged(gmc_state *state, list_t *ranges, range_t range, range_t within)
-{
-    int64_t at = range_place(ranges, range.start), end = within.start + within.pages;
-    range_t *all = ranges->items;
-    if (at && all[at - 1].start == range.start + range.pages && all[at - 1].start < end) {
-        range.pages += all[at - 1].pages;
-        delete_range(ranges, --at);
-    }
-    if (at < ranges->count && all[at].start + all[at].pages == range.start &&
-        range.start > within.start)
-        return all[at].pages += range.pages;
-    add_range(state, ranges, range);
-    return range.pages;
-}
-
 static void give_back_pages(gmc_state *state, int64_t start, int64_t pages)
 {
-    int64_t at = range_place(&state->chunks, start);
-    range_t *chunk = (range_t *)state->chunks.items + at, was = *chunk;
-    pages = add_merged(state, &state->rests, (range_t){start, pages, 0}, was);
-    state->widest_rest = most(state->widest_rest, pages);
-    if (--chunk->segments)
-        return;
-    delete_range(&state->chunks, at);
-    delete_range(&state->rests, range_place(&state->rests, was.start));
-    add_merged(state, &state->holes, was, (range_t){0, NEVER, 0});
-    int64_t last = state->holes.count - 1;
-    range_t *lowest = (range_t *)state->holes.items + last;
-    if (last >= 0 && lowest->start == state->bottom) {
-        state->bottom += lowest->pages;
-        delete_range(&state->holes, last);
+    range_t *chunk = (range_t *)state->chunks.items + range_place(&state->chunks, start);
+    if (--chunk->segments) {
+        pages = add_merged(state, &state->rests, (range_t){start, pages, 0}, *chunk);
+        state->widest_rest = most(state->widest_rest, pages);
+    } else {
+        state->has_empty_chunks = 1;
     }
 }
 
