@@ -55,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _exit_code(list(argv))
+    from .lean_imports import find_own_modules
+
+    find_own_modules()
     from .streams import die_on_interrupt, open_streams
 
     words = sys.argv[1:]
