@@ -23,7 +23,7 @@ from ..pytorch.replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
-from ..training.step.stream import allocation_stream
+from ..training.step.stream import allocation_stream, refilled_stream
 from .margin import Margin, WithMargin, margin_bytes, margin_of
 
 MICRO_BATCHES = 4
@@ -112,20 +112,29 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
 
 
 class StageRequests(Struct, frozen=True, dict=True):
-    """The requests of a stage to the allocator: the usual ones, and those on a small GPU."""
+    """The requests of a stage to the allocator: the usual ones, and those on a small GPU.
+
+    `like`: what is equal for runs that differ in batch and sequence alone.
+    """
 
     ledger: Ledger
     micro_batches: int
+    like: object = None
 
     @cached_property
     def usual(self) -> AllocationStream:
         """The requests on a GPU with enough memory."""
-        return allocation_stream(self.ledger, self.micro_batches)
+        return self._stream(tight=False)
 
     @cached_property
     def tight(self) -> AllocationStream:
         """The requests on a GPU that is too small for the usual ones."""
-        return allocation_stream(self.ledger, self.micro_batches, tight=True)
+        return self._stream(tight=True)
+
+    def _stream(self, *, tight: bool) -> AllocationStream:
+        if self.like is None:
+            return allocation_stream(self.ledger, self.micro_batches, tight=tight)
+        return refilled_stream(self.like, self.ledger, self.micro_batches, tight=tight)
 
 
 def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
@@ -139,7 +148,7 @@ def _requests(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> Stage
     count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
     ledger = replace(ledger_of(run), scaled=run.parameters_given is not None)
-    return StageRequests(ledger, count)
+    return StageRequests(ledger, count, (ledger_of, replace(run, batch=0, seq=0)))
 
 
 def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from operator import itemgetter
 
 from ...ledger.ledger import (
     BEFORE_INPUT,
     EMBEDDED,
     FIRST_INPUT,
-    GPU,
     GRAD,
     HEAD_GRADIENT,
     OPTIM,
@@ -29,22 +28,8 @@ from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD, OPTIMIZER, STARTUP
 from .block_events import BlockRun
 from .cycles import KeptNumbers, Numbers
+from .refill import Origin, Repeated, SizedAs, SizedByBlock, SizedByEntry, gpu_entries, tensor_bytes
 from .stream_phases import Phase
-
-
-def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
-    """Bytes of each tensor of an entry; they sum to the entry's.
-
-    `scaled`: a given parameter count overrides the architecture's. It scales the entry's bytes, so
-    the tensors are scaled to them.
-    """
-    total = int(entry.bytes)
-    sizes = [total] if entry.tensors is None else [int(size) for size in entry.tensors()]
-    if scaled and (whole := sum(sizes)):
-        ends = [so_far * total // whole for so_far in accumulate(sizes)]
-        sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    assert sum(sizes) == total, f"{entry.name}: tensors of {sum(sizes):,} B, entry of {total:,} B"
-    return sizes
 
 
 def head_gradient(entries: Sequence[Entry]) -> int | None:
@@ -80,7 +65,7 @@ class EntryWriter:
         self.sizes, self.events = self.stream.sizes, self.stream.events
         self.scaled = ledger.scaled
         self.first = False
-        self.entries = [e for e in ledger.entries if e.place == GPU]
+        self.entries = gpu_entries(ledger)
         self.alive: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
         self.first_step_names = {i.usual: i.name for i in ledger.instants if i.step and i.present}
         for index, entry in enumerate(self.entries):
@@ -114,7 +99,7 @@ class EntryWriter:
         self.names = any(run.script.given for run in self.plays.values())
         self.masks: Tensors = []  # entries that are freed when the model's forward returns
         self.elsewhere: dict[int, int] = {}  # tensors of another CUDA stream, with its number
-        self.repeated: list[tuple[int, int, int]] = []  # tensors, and how often they are made again
+        self.origins: list[Origin] = []  # of the sizes that a run's tokens decide
 
     def make(self, size: int) -> int:
         """Allocate a tensor of `size` bytes; its number."""
@@ -123,11 +108,22 @@ class EntryWriter:
         self.events.append(tensor)
         return tensor
 
-    def make_all(self, sizes: list[int]) -> Tensors:
-        """Allocate tensors of these bytes; their numbers."""
+    def make_of(self, block: BlockEvents, tensor: int) -> int:
+        """Allocate a tensor as large as one of a block's; its number."""
+        self.origins.append(SizedByBlock(len(self.sizes), block, tensor))
+        return self.make(int(block.sizes[tensor]))
+
+    def make_like(self, tensor: int) -> int:
+        """Allocate a tensor as large as another one; its number."""
+        self.origins.append(SizedAs(len(self.sizes), tensor))
+        return self.make(self.sizes[tensor])
+
+    def make_entry(self, index: int) -> Tensors:
+        """Allocate the tensors of an entry; their numbers."""
         begin = len(self.sizes)
-        self.sizes.fromlist(sizes)
+        self.sizes.fromlist(tensor_bytes(self.entries[index], scaled=self.scaled))
         tensors = list(range(begin, len(self.sizes)))
+        self.origins.append(SizedByEntry(begin, len(self.sizes), index))
         self.events.fromlist(tensors)
         return tensors
 
@@ -144,8 +140,10 @@ class EntryWriter:
             queues = [0] * len(self.sizes)
             for tensor, queue in self.elsewhere.items():
                 queues[tensor] = queue
-            for begin, end, count in self.repeated:
-                queues[end : end + count * (end - begin)] = queues[begin:end] * count
+            for one in self.origins:
+                if isinstance(one, Repeated):
+                    begin, end, times = one
+                    queues[end : end + times * (end - begin)] = queues[begin:end] * times
             self.stream.streams = queues
         return self.stream
 
@@ -192,7 +190,7 @@ class EntryWriter:
     def keep(self, index: int, copies: int) -> None:
         """Allocate or free copies of an entry until there are `copies`."""
         if self.names and self.entries[index].role == EMBEDDED:
-            self._name_embedding(self.entries[index], copies)
+            self._name_embedding(index, copies)
             return
         present = self.held.setdefault(index, [])
         if not copies and present and self.entries[index].role == FIRST_INPUT:
@@ -206,7 +204,9 @@ class EntryWriter:
             entry = self.entries[index]
             begin = len(self.sizes)
             if entry.role == FIRST_INPUT:
-                present.append([self.input(int(entry.bytes))])
+                tensor = self.input(int(entry.bytes))
+                self.origins.append(SizedByEntry(tensor, tensor + 1, index))
+                present.append([tensor])
             elif entry.script is not None:
                 if entry.role == REFERENCE:  # autocast has ended, and frees its casts
                     self.free(self.cached)
@@ -216,20 +216,19 @@ class EntryWriter:
                 self._play(ids, entry.script.forward)
                 present.append([ids[tensor] for tensor in entry.script.left])
             else:
-                sizes = tensor_bytes(entry, scaled=self.scaled)
-                present.append(self.make_all(sizes))
+                present.append(self.make_entry(index))
             if entry.cuda_stream:
                 tensors = range(begin, len(self.sizes))
                 self.elsewhere.update(dict.fromkeys(tensors, entry.cuda_stream))
         if not present:
             del self.held[index]
 
-    def _name_embedding(self, entry: Entry, copies: int) -> None:
+    def _name_embedding(self, index: int, copies: int) -> None:
         """Allocate the embedding's outputs where the first layer's input is not one of them; the
         head's forward frees them.
         """
         if copies and not self.named:
-            self.named = self.make_all(tensor_bytes(entry, scaled=self.scaled))
+            self.named = self.make_entry(index)
 
     def _bind(self, block: BlockEvents, entry: int) -> Numbers:
         """The numbers of a block's tensors, which are new; `entry` is its input's.
@@ -237,32 +236,37 @@ class EntryWriter:
         An input that no block has made (-1) is allocated.
         """
         begin = len(self.sizes)
+        self.origins.append(SizedByBlock(begin, block))
         self.sizes += block.size_array
         end = len(self.sizes)
         ids = [*range(begin, end), *range(-end, -begin)]
         if block.entry >= 0:
             entry, self.ready = entry if entry >= 0 else self.ready, -1
-            entry = entry if entry >= 0 else self.input(int(block.sizes[block.entry]))
+            entry = entry if entry >= 0 else self.input_of(block)
             rename(ids, block.entry, entry)
         for tensor, named in zip(block.given, self.named, strict=True) if block.given else ():
             rename(ids, tensor, named)
         self.named = [] if block.given else self.named
         return ids
 
+    def input_of(self, block: BlockEvents) -> int:
+        """Allocate the input of the first block; its number."""
+        tensor = self.input(int(block.sizes[block.entry]))
+        self.origins.append(SizedByBlock(tensor, block, block.entry))
+        return tensor
+
     def input(self, size: int) -> int:
         """Allocate the first block's input of `size` bytes, after what it is made from; its
         number.
         """
-        tables = [e for e in self.entries if e.role == EMBEDDED and self.names and not self.named]
-        for entry in tables:
-            if len(tensor_bytes(entry, scaled=self.scaled)) > 1:  # learnt positions are added
-                self._name_embedding(entry, 1)
-        before = [self.make(int(e.bytes)) for e in self.entries if e.role == BEFORE_INPUT]
-        for index, entry in enumerate(self.entries):
-            if entry.role == WITH_INPUT:
-                self.keep(index, 1)
+        for index in self.with_role[EMBEDDED] if self.names and not self.named else ():
+            if len(tensor_bytes(self.entries[index], scaled=self.scaled)) > 1:
+                self._name_embedding(index, 1)  # learnt positions are added
+        before = [self.make_entry(index) for index in self.with_role[BEFORE_INPUT]]
+        for index in self.with_role[WITH_INPUT]:
+            self.keep(index, 1)
         tensor = self.make(size)
-        self.free(before)
+        self.free(chain.from_iterable(before))
         return tensor
 
     def _play(self, ids: Numbers, events: Sequence[int]) -> None:

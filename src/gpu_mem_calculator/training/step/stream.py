@@ -16,9 +16,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...ledger.ledger import LATER, MIDDLE, Ledger
+from ...ledger.remember import remembered
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
 from .cycles import shifted, visit_all
+from .refill import Equal, Repeated, WrittenStream
 from .stream_phases import Phase
 from .stream_writer import StreamWriter
 
@@ -36,6 +38,35 @@ def allocation_stream(
     `tight`: as on a GPU that is too small for how the engine usually allocates, where the engine
     then allocates otherwise.
     """
+    return _write(ledger, micro_batches, steps, tight=tight).written()
+
+
+def refilled_stream(
+    like: object, ledger: Ledger, micro_batches: int, *, tight: bool = False
+) -> AllocationStream:
+    """The same, of a run that differs from all others that are `like` it in its tokens alone: where
+    the stream of another one is written, its sizes are filled in anew.
+    """
+    known = _written_before(like, tight)
+    if known and (stream := known[0].refilled(ledger)):
+        return stream
+    writer = _write(ledger, micro_batches, tight=tight)
+    stream = writer.written()
+    if writer.refills:
+        known[:] = [WrittenStream(ledger, stream, writer.origins)]
+    return stream
+
+
+@remembered(4)
+def _written_before(like: object, tight: bool) -> list[WrittenStream]:
+    """Where the last stream is kept that was written for a run that is `like` this."""
+    return []
+
+
+def _write(
+    ledger: Ledger, micro_batches: int, steps: int = STEPS, *, tight: bool = False
+) -> StreamWriter:
+    """A writer that has written the stream."""
     usual = ledger.writer or StreamWriter
     writer = (ledger.tight or usual if tight else usual)(ledger)
     assert isinstance(writer, StreamWriter)
@@ -52,7 +83,7 @@ def allocation_stream(
         writer.first = False
         for number in range(len(phases) - last, len(phases)):
             _write_phase(writer, phases, number, zeroed_after)
-    return writer.written()
+    return writer
 
 
 def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str) -> None:
@@ -163,5 +194,5 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     marked = [end + later for end, _ in stream.marks[before.marks :]]
     stream.marks += zip(marked, titles, strict=True)
     stream.empties += [end + later for end in stream.empties[before.empties :]]
-    writer.repeated.append((before.tensors, now.tensors, 1))
+    writer.origins += (Equal(older, left), Repeated(before.tensors, now.tensors, 1))
     return True

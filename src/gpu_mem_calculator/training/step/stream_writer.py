@@ -22,6 +22,7 @@ from .cycles import (
     steps,
 )
 from .entry_writer import EntryWriter, Tensors, rename
+from .refill import Equal, Repeated
 from .stream_phases import Phase
 
 OWN = 4  # lengths of a state that every writer has
@@ -31,8 +32,11 @@ MADE_LATER = (WITH_INPUT, AFTER_EMBEDDING, AFTER_MASKS)  # roles in the order of
 class StreamWriter(EntryWriter):
     """Writes the stream: at each instant its entries, then the events of its block.
 
-    Engines that allocate in another way override its methods.
+    Engines that allocate in another way override its methods. `refills`: it notes the origin of
+    each size that a run's tokens decide.
     """
+
+    refills = True
 
     @cached_property
     def made_later(self) -> list[int]:
@@ -77,7 +81,7 @@ class StreamWriter(EntryWriter):
         if block_run is not None and block_run.forward and self.flow < 0:
             block = block_run.once or block_run.script
             if later and self.ready < 0 <= block.entry:
-                self.ready = self.input(int(block.sizes[block.entry]))
+                self.ready = self.input_of(block)
             for index in later:
                 self.keep(index, table[index])
         self.work(name, block_run)
@@ -116,7 +120,7 @@ class StreamWriter(EntryWriter):
             self.free((self.flow,))
             self.flow = -1
         if self.back < 0:
-            self.back = self.make(int(block.sizes[block.exit_grad]))
+            self.back = self.make_of(block, block.exit_grad)
         self.before_backward(block_run, ids)
         output: Tensors = []
         events = block.later if block_run.goes else block.backward
@@ -126,7 +130,7 @@ class StreamWriter(EntryWriter):
             rename(ids, block.exit_grad, self.back)
             self._play(ids, events[:begin])
             if block_run.offloaded:
-                rename(ids, block.entry, self.make(int(block.sizes[block.entry])))
+                rename(ids, block.entry, self.make_of(block, block.entry))
             self._forward(block_run, ids, block)
             output = [ids[block.exit]] if int(block.sizes[block.exit]) else []
             if not block_run.reentrant:
@@ -315,7 +319,9 @@ class StreamWriter(EntryWriter):
         (one, two), (_, made), *grown = ranges
         self.events += continued(self.events[one], self.events[two], count)
         self.sizes += self.sizes[made] * count
-        self.repeated.append((made.start, made.stop, count))
+        window = range(made.start, made.stop)
+        before = range(2 * made.start - made.stop, made.start)
+        self.origins += (Equal(before, window), Repeated(made.start, made.stop, count))
         for tensors, (one, two) in zip((self.grads, self.cached), grown, strict=False):
             tensors += chain.from_iterable(lines(tensors[one], tensors[two], count))
         for index, (one, two) in zip(cycle.growing, grown[2:], strict=False):

@@ -157,7 +157,7 @@ class ZeroStreamWriter(StreamWriter):
         before = self.kept.get(block - 1)
         for number, numbers in ((block, ids), (block - 1, before and before.first)):
             if number in self.offloaded and numbers:
-                rename(numbers, entry, self.make(self.size(numbers[entry])))
+                rename(numbers, entry, self.make_like(numbers[entry]))
                 self.offloaded.remove(number)
 
     def keep_gradients(self, block_run: BlockRun, ids: Numbers) -> None:
@@ -171,7 +171,7 @@ class ZeroStreamWriter(StreamWriter):
         self.in_backward = True
         self.rank.before(EMBEDDING, 0, forward=False)
         if self.back < 0:  # a stage without layers
-            self.back = self.make(int(events.sizes[events.exit_grad]))
+            self.back = self.make_of(events, events.exit_grad)
         ids = self._bind(events, self.rank.shared)
         self.rank.shared = -1
         rename(ids, events.exit_grad, self.back)

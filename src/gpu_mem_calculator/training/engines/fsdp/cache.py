@@ -34,18 +34,18 @@ MakeEntries: TypeAlias = Callable[[Run, LayerGroups], ShardEntries]
 
 
 def cached_without_tokens(make: MakeEntries) -> MakeEntries:
-    """Decorator: cache what a function makes for equal runs but for batch, sequence and loss.
-    Unrolled runs are not cached.
+    """Decorator: cache what a function makes for equal runs but for batch, sequence and loss; of
+    unrolled runs, which are large, a few.
     """
 
-    @remembered(64)
-    def cached(bare: Run, options: tuple[tuple[str, Any], ...], stack: LayerGroups) -> ShardEntries:
+    def made(bare: Run, options: tuple[tuple[str, Any], ...], stack: LayerGroups) -> ShardEntries:
         return make(replace(bare, options=dict(options)), stack)
 
+    cached, unrolled = remembered(64)(made), remembered(2)(made)
+
     def entries(run: Run, stack: LayerGroups) -> ShardEntries:
-        if run.unrolled:
-            return make(run, stack)
         bare = replace(run, batch=0, seq=0, loss=OWN_LOSS, options=None)
-        return cached(bare, tuple(run.options.items()), stack)
+        kept = unrolled if run.unrolled else cached
+        return kept(bare, tuple(run.options.items()), stack)
 
     return entries

@@ -31,6 +31,8 @@ class PipelineStreamWriter(StreamWriter):
     its output; `clipped`: bytes of each gradient that is scaled in a new tensor.
     """
 
+    refills = False
+
     def __init__(
         self, ledger: Ledger, flight: int, front: tuple[int, ...], clipped: tuple[int, ...] = ()
     ) -> None:
