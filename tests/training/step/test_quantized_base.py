@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.models.arch.blocks import Mlp
-from gpu_mem_calculator.pytorch.autograd.events import BlockEvents
+from gpu_mem_calculator.pytorch.autograd.events import BlockEvents, EventRecorder
 from gpu_mem_calculator.pytorch.modelling.huggingface.layer import layer_walk
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -135,6 +135,17 @@ def test_loading_leaves_the_weights_of_the_ledger(kind: str, upcast: bool) -> No
     projections = 7 * len(run.arch.layers)
     codes = 1024 * (projections + 1) if kind == "nf4" else 0
     assert left == int(entry.bytes) + codes
+
+
+def test_equal_projections_are_packed_alike() -> None:
+    """Events that are repeated are those of the first, for tensors of their own."""
+    recorder = EventRecorder()
+    kept = recorder.weight(512)
+    recorder.over(recorder.work((1024,)))
+    alone = recorder.forward_only([kept])
+    assert recorder.repeat(alone) == [2]
+    assert recorder.events == [0, 1, ~1, 2, 3, ~3]
+    assert recorder.sizes == [512, 1024, 512, 1024]
 
 
 def test_layers_of_bitsandbytes_do_not_cast_the_input() -> None:

@@ -134,6 +134,15 @@ class EventRecorder:
             sizes=tuple(self.sizes), entry=-1, exit=-1, forward=tuple(self.events), left=tuple(left)
         )
 
+    def repeat(self, block: BlockEvents) -> list[int]:
+        """Record a block that was recorded alone, without input and output, as if its operations
+        ran again; the tensors that it leaves.
+        """
+        shift = len(self.sizes)
+        self.sizes += block.sizes
+        self.events += [e + shift if e >= 0 else e - shift for e in block.forward]
+        return [tensor + shift for tensor in block.left]
+
     def table_backward(self, entry: int, exit_grad: int, grads: Iterable[int]) -> BlockEvents:
         """What was recorded as the backward of an embedding, which makes `grads`; `entry`: the
         head's gradient of the table that it shares, or -1.

@@ -4,11 +4,12 @@ each projection is packed from its weight; and how blocks run a quantized base.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from ...ledger.num import EMPTY, Bytes, ceil_div, sized
 from ...models.arch.adapters import linears
-from ...models.arch.arch import part_linears
+from ...models.arch.arch import Layer, part_linears
 from ...models.arch.blocks import Linear, Weight
 from ...pytorch.autograd.events import BlockEvents, EventRecorder
 from ...run.run import Precision, Run
@@ -39,9 +40,13 @@ def pretrained_events(run: Run, precision: Precision) -> BlockEvents:
     if run.quantization == "nf4" and run.double_quant:
         left.append(recorder.weight(sized(NESTED_CODE, 32)))  # functional.py name2qmap
     loaded: dict[str, int] = {}
+    known: dict[tuple[tuple[int, ...], bool], BlockEvents] = {}  # by what decides them
     for weight in sorted(weights, key=lambda one: natural_key(one.name)):
         if weight.name in packed:
-            left += _pack(recorder, run, weight, precision, turned=weight.name in turned)
+            key = weight.shape, weight.name in turned
+            if key not in known:
+                known[key] = _packing(run, weight, precision, turned=key[1])
+            left += recorder.repeat(known[key])
         else:
             loaded[weight.name] = recorder.weight(_stored(weight, precision.weights))
     for weight in weights if run.upcast_unquantized and precision.weights == 16 else ():
@@ -94,17 +99,15 @@ def _stored(weight: Weight, bits: int) -> Bytes:
     return sized(weight.numel, bits)
 
 
-def _pack(
-    recorder: EventRecorder, run: Run, weight: Weight, precision: Precision, *, turned: bool
-) -> list[int]:
-    """Record how a weight is packed on the GPU; the tensors that stay.
+def _packing(run: Run, weight: Weight, precision: Precision, *, turned: bool) -> BlockEvents:
+    """Events by which a weight is packed on the GPU; `left` stays.
 
     bitsandbytes 0.50.2 functional.py quantize_4bit: scales, packed weight, code, the mean of the
     scales, these less their mean, and their own scales, packed values and code. nn/modules.py
     Int8Params._quantize: a copy in fp16, which comes from the host, the scales of rows, the weight.
     `turned`: the weight is transposed first, which 4 bits copy (Params4bit._quantize: contiguous).
     """
-    count = weight.numel
+    recorder, count = EventRecorder(), weight.numel
     loaded = recorder.work((sized(count, precision.weights),))
     if run.quantization == "int8":
         work = recorder.work((sized(count, 16),))
@@ -123,7 +126,7 @@ def _pack(
         else:
             stay, work = [*work, *stay], []
     recorder.over((*reversed(work), *loaded))
-    return stay
+    return recorder.forward_only(stay)
 
 
 def quantized_fields(run: Run) -> dict[str, Any]:
@@ -150,15 +153,10 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
     """
     recorder = EventRecorder()
     left: list[int] = []
-    for layer in run.arch.layers:
-        for part in (layer.mixer, layer.mlp):
-            previous: list[int] = []
-            for linear in part_linears(part):
-                unpacked = [recorder.weight(sized(linear.numel, 16))]
-                recorder.over(previous)
-                left += _pack_linear(recorder, run, linear)
-                previous = unpacked
-            recorder.over(previous)
+    for layer, equal in groupby(run.arch.layers):
+        packing = _layer_packing(run, layer)
+        for _ in equal:
+            left += recorder.repeat(packing)
     packed = {one.name for layer, _, _ in run.arch.runs for one in linears(layer)}
     weights, biases = (tuple(f".{name}.{kind}" for name in packed) for kind in ("weight", "bias"))
     others = [weight for weight in run.arch.weights() if not weight.name.endswith(weights)]
@@ -171,6 +169,21 @@ def loading_events(run: Run, precision: Precision) -> BlockEvents:
         for weight in others:
             _recast(recorder, loaded, weight, bits)
     return recorder.forward_only((*left, *loaded.values()))
+
+
+def _layer_packing(run: Run, layer: Layer) -> BlockEvents:
+    """Events by which the projections of a layer are packed."""
+    recorder = EventRecorder()
+    left: list[int] = []
+    for part in (layer.mixer, layer.mlp):
+        previous: list[int] = []
+        for linear in part_linears(part):
+            unpacked = [recorder.weight(sized(linear.numel, 16))]
+            recorder.over(previous)
+            left += _pack_linear(recorder, run, linear)
+            previous = unpacked
+        recorder.over(previous)
+    return recorder.forward_only(left)
 
 
 def _pack_linear(recorder: EventRecorder, run: Run, linear: Linear) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
@@ -148,7 +149,9 @@ def _state_entries(
     Paged states are CUDA unified memory, which torch does not allocate: the driver moves them to
     the GPU for the step and back to the host when the GPU is full.
     """
-    each = tuple(by_width(row, sizes, wide_tables(run)))
+    wide = wide_tables(run)
+    merged = tuple(Counter(n for n, _ in sizes).items()) if run.unrolled else sizes
+    each = tuple(by_width(row, merged, wide))
     if row.factored:
         size = sized(run.scaled(sum(factored_states(run))), row.bits or bits)
     elif row.block and sizes:
@@ -165,7 +168,7 @@ def _state_entries(
         tensors=lambda: (
             [sized(n, row.bits or bits) for n in factored_states(run)]
             if row.factored
-            else [s for one, n, k in each for _ in range(k) for s in tensor_states(one, n, bits)]
+            else _states_in_order(by_width(row, sizes, wide), bits)
         ),
     )
     yield with_startup(run, entry) if row.from_start else entry
@@ -178,6 +181,18 @@ def _state_entries(
             place=UNIFIED,
             source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
         )
+
+
+def _states_in_order(each: Iterable[tuple[Optimizer, int, int]], bits: int) -> list[Bytes]:
+    """Bytes of the states of each tensor; those of equal ones are computed once."""
+    known: dict[tuple[int, int], list[Bytes]] = {}
+    states: list[Bytes] = []
+    for row, elements, count in each:
+        key = row.bits, elements
+        if key not in known:
+            known[key] = tensor_states(row, elements, bits)
+        states += known[key] * count
+    return states
 
 
 def factored_states(run: Run) -> list[Num]:

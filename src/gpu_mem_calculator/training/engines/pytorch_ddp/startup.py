@@ -53,6 +53,8 @@ def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
 
 def broadcast_entry(run: Run, sizes: list[Bytes]) -> Entry:
     """Flat copies of parameters while rank 0 broadcasts them. `sizes`: bytes of each parameter."""
+    if sizes and run.mesh.dp == 1:
+        sizes = []  # no other rank, so nothing is sent
     size, live = broadcast_bytes(sizes) * holds(run.mesh.dp > 1), {"startup.sent": 1}
     script = broadcast_events(sizes) if sizes else None
     source = code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced")
