@@ -155,10 +155,11 @@ def test_a_stream_without_unicode_gets_ascii() -> None:
     assert "####" in done.stdout
 
 
-def test_starting_imports_neither_numpy_nor_yaml() -> None:
-    """A piped report needs none of the slow packages."""
+@pytest.mark.parametrize("words", [("gpt2",), ("llama3.2-1b", "--qlora", "--gpu", "4090")])
+def test_starting_imports_neither_numpy_nor_yaml(words: tuple[str, ...]) -> None:
+    """A piped report needs none of the slow packages, also where other tools' files are written."""
     script = (
-        "import sys; from gpu_mem_calculator.cli.main import main; main(['quick', 'gpt2']);"
+        f"import sys; from gpu_mem_calculator.cli.main import main; main(['quick', *{words}]);"
         "print([m for m in ('numpy', 'yaml', 'torch') if m in sys.modules])"
     )
     assert _shell(f'"$PY" -c "{script}"').stdout.endswith("[]\n")

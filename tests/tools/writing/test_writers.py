@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib import import_module
 from typing import Any
@@ -14,7 +15,7 @@ from gpu_mem_calculator.tools.writing import writers
 from gpu_mem_calculator.tools.writing.texts import command_text, toml_text
 from gpu_mem_calculator.tools.writing.writers import WRITERS
 
-from .runs import Data, run_file, written
+from .runs import Data, resolved, run_file, written
 
 NAMED = {"model": {"name": "llama3.2-1b"}}
 TRAINERS = [name for name, one in WRITERS.items() if one.trains]
@@ -40,6 +41,16 @@ def test_the_batch_of_a_step(name: str, engine: Data) -> None:
     assert (micro, data["gradient_accumulation_steps"]) == (2, 4)
     inner = data.get("deepspeed") if isinstance(data.get("deepspeed"), dict) else {}
     assert inner.get("train_batch_size", "auto") in ("auto", 64)
+
+
+@pytest.mark.parametrize("name", ["transformers", "trl", "llamafactory", "axolotl"])
+def test_a_file_has_the_same_data_as_json(name: str) -> None:
+    """Which says as much, and is YAML, too."""
+    file, run = resolved(NAMED | without_model(run_file(optimizer="adamw_8bit", lora={"rank": 8})))
+    usual = writers.write_run(name, file, run)
+    other = writers.write_run(name, file, run, output="run.json")
+    assert json.loads(other.text) == yaml.safe_load(other.text) == yaml.safe_load(usual.text)
+    assert other.unsaid == usual.unsaid
 
 
 def without_model(data: Data) -> Data:

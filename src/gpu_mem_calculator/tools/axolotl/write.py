@@ -6,6 +6,7 @@ What Axolotl cannot say is found by reading the file back, with the GPUs of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...run.recompute import ATTENTION
@@ -18,7 +19,7 @@ from ..reading.named_files import NamedFiles
 from ..transformers.program import beyond_sft, program_sections
 from ..translation.arguments import Values, filled, tables
 from ..translation.tools import TRAINER
-from ..writing.texts import yaml_text
+from ..writing.texts import json_text, yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
 from .adapters import FUSED
@@ -37,6 +38,15 @@ FREE: dict[str, str] = tables(__file__)["free"]
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `axolotl train`."""
+    return _written(file, resolved, yaml_text)
+
+
+def write_json(file: RunFile, resolved: ResolvedRun) -> Written:
+    """The same as JSON, which is YAML, too."""
+    return _written(file, resolved, json_text)
+
+
+def _written(file: RunFile, resolved: ResolvedRun, text: Callable[[Any], str]) -> Written:
     beyond = beyond_sft(resolved.run)
     if beyond:
         raise InputError(f"the run has {beyond}; only SFT is written for Axolotl")
@@ -60,7 +70,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
     note = f"{DATASET} is the dataset of Axolotl's own examples; set yours"
     back = read_settings(data, Command(words=(), files=NamedFiles(None), num_gpus=gpus))
     return Written(
-        text=yaml_text(data),
+        text=text(data),
         notes=(note, *map(str, back.limits)),
         unsaid=unsaid_sentences(TITLE, file, resolved, back.run),
         start=f"axolotl train {{file}}{count}",

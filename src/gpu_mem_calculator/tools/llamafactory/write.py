@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...run.recompute import FULL
@@ -13,7 +13,7 @@ from ...runfile.text.errors import InputError
 from ..transformers.program import beyond_sft, launch_arguments, program_sections
 from ..translation.arguments import filled
 from ..translation.tools import TRAINER
-from ..writing.texts import yaml_text
+from ..writing.texts import json_text, yaml_text
 from ..writing.written import Written
 from .training import ATTENTION, MULTIPLE
 
@@ -27,6 +27,15 @@ NOTE = f"{DATASET} are the datasets of LLaMA-Factory's own examples; set yours, 
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `llamafactory-cli train`."""
+    return _written(file, resolved, yaml_text)
+
+
+def write_json(file: RunFile, resolved: ResolvedRun) -> Written:
+    """The same as JSON, which is YAML, too."""
+    return _written(file, resolved, json_text)
+
+
+def _written(file: RunFile, resolved: ResolvedRun, text: Callable[[Any], str]) -> Written:
     run = resolved.run
     beyond = beyond_sft(run)
     if beyond:
@@ -46,7 +55,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
         **{name: value for name, value in program["args"].items() if name not in OWN},
         **launch_arguments(program),
     }
-    return Written(text=yaml_text(data), notes=(NOTE, *_padding(int(run.seq))))
+    return Written(text=text(data), notes=(NOTE, *_padding(int(run.seq))))
 
 
 def _padding(seq: int) -> Iterator[str]:

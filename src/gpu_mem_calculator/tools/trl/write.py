@@ -6,6 +6,7 @@ Keys that these do not have, such as num_processes, `trl` passes on to `accelera
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...runfile.config import RunFile
@@ -13,7 +14,7 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..transformers.program import beyond_sft, launch_arguments, program_run, program_sections
 from ..translation.arguments import tables
-from ..writing.texts import yaml_text
+from ..writing.texts import json_text, yaml_text
 from ..writing.unsaid import unsaid_sentences
 from ..writing.written import Written
 
@@ -29,6 +30,15 @@ QUANTIZATION: dict[str, str] = TABLES["quantization"]
 
 def write(file: RunFile, resolved: ResolvedRun) -> Written:
     """The text of the YAML for `trl sft --config`."""
+    return _written(file, resolved, yaml_text)
+
+
+def write_json(file: RunFile, resolved: ResolvedRun) -> Written:
+    """The same as JSON, which is YAML, too."""
+    return _written(file, resolved, json_text)
+
+
+def _written(file: RunFile, resolved: ResolvedRun, text: Callable[[Any], str]) -> Written:
     beyond = beyond_sft(resolved.run)
     if beyond:
         what = f"the run has {beyond}, and `trl sft` does not"
@@ -47,7 +57,7 @@ def write(file: RunFile, resolved: ResolvedRun) -> Written:
         beside["accelerate.yaml"] = yaml_text(program["accelerate"])
         launch = {"accelerate_config": "accelerate.yaml"}
     return Written(
-        text=yaml_text(data | launch),
+        text=text(data | launch),
         notes=(f"{DATASET} is the dataset of TRL's own example; set yours",),
         unsaid=unsaid_sentences(TITLE, file, resolved, program_run(file, program)),
         beside=beside,

@@ -49,7 +49,8 @@ def read_back(
     try:
         if kind == SCRIPT:
             return read_command(main_command(read_script(text, files))).run
-        reading = read_data(parse_text(text, ".yaml", "the file"), files)
+        ending = ".json" if text.startswith("{") else ".yaml"
+        reading = read_data(parse_text(text, ending, "the file"), files)
     except ModuleNotFoundError:
         return None
     return None if reading is None else reading.run
