@@ -1,0 +1,92 @@
+"""Commands that people really ran, and how `gpu-mem-calc check` ends for each.
+
+- `threads.jsonl`: from public threads about memory; `cut` where the thread was not seen to its end
+- `repositories.jsonl`: 60 drawn at random (seed 34) from public repositories, of 2023 to 2025. The
+  repositories are those that a search of public code named for 28 phrases such as `vllm serve`,
+  `accelerate launch`, `swift sft`, `train_bash.py`; the draw is over every file of theirs that has
+  such a command, spread over the tools. Files were dated by their last change.
+
+Of each command: its address, its date, the releases that are said (a month where the newest of
+that month is meant), the files beside it, and the card. Secrets and names are hidden.
+
+`python -m tests.tools.corpora.ran threads repositories` prints the table and what is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_mem_calculator.cli.main import main
+from tests.tools.corpora.score import rows
+
+ACCEPTED, UNKNOWN, OTHER = "accepted", "unknown name, value or tool", "refused otherwise"
+OUTCOMES = (ACCEPTED, UNKNOWN, OTHER)
+# What a refusal says where a name, a value or a tool is not known.
+SAID = re.compile(
+    r"is not an option|is not a known|is not a key|starts no tool|starts no program|no file of a "
+    r"tool|is not modelled; did you mean|is not an argument|must be one of|unknown"
+)
+NEEDS_SHELL = re.compile(r"[\n$|&;<>`'\"\\]")
+
+
+def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
+    """How `check` ends: a verdict of any kind, or why not."""
+    code, text = checked(row)
+    if re.search(r"^(fits|does not fit|cannot tell|will not start)\b|\bof [\d.]+ GiB", text, re.M):
+        return ACCEPTED, text
+    return (UNKNOWN if SAID.search(text) else OTHER), text or f"exit code {code}"
+
+
+def checked(row: Mapping[str, Any]) -> tuple[int, str]:
+    """The exit code of `check` and all that it prints, in a folder with the row's files."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        for path, text in row.get("files", {}).items():
+            place = Path(name, path.lstrip("/"))
+            if Path(name).resolve() in place.resolve().parents:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text, encoding="utf-8")
+        words = [row["command"]]
+        if NEEDS_SHELL.search(row["command"]):
+            Path(name, "command.sh").write_text(row["command"], encoding="utf-8")
+            words = ["command.sh"]
+        else:
+            words = shlex.split(row["command"])
+        card = ["--gpu", row["gpu"], *(["--gpus", str(row["gpus"])] if "gpus" in row else [])]
+        said = io.StringIO()
+        os.chdir(name)
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                code = main(["check", *card, *words])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            os.chdir(before)
+    return code, said.getvalue()
+
+
+def table(names: list[str]) -> None:
+    """Print how many of each end how, and the first line of each refusal."""
+    for name in names:
+        found = [(row, *outcome(row)) for row in rows(name)]
+        counted = Counter(kind for _, kind, _ in found)
+        print(name, *(f"{kind} {counted[kind]}" for kind in OUTCOMES), sep=", ")
+        for row, kind, text in found:
+            if kind != ACCEPTED:
+                print(
+                    f"\n== {row['id']} ({row['tool']}, {row['date']}): {kind}\n{text.strip()[:700]}"
+                )
+
+
+if __name__ == "__main__":
+    table(sys.argv[1:])

@@ -1,0 +1,38 @@
+"""The commands that people ran are stored whole: what each has, and nothing that is secret."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.tools.corpora.score import rows
+
+NAMES = ("threads", "repositories")
+NEEDED = {"id", "address", "date", "tool", "releases", "command", "gpu"}
+SECRET = re.compile(r"hf_[A-Za-z0-9]{20}|\b[0-9a-f]{40}\b|[\w.]+@[\w-]+\.(com|org|edu)\b")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_has_all_that_is_needed_and_no_secret(name: str) -> None:
+    """A public address, a month, the releases, the command, the card."""
+    ids = [row["id"] for row in rows(name)]
+    assert len(set(ids)) == len(ids)
+    for row in rows(name):
+        assert NEEDED <= row.keys() <= NEEDED | {"files", "gpus", "cut"}, row["id"]
+        assert row["address"].startswith("https://github.com/")
+        assert re.fullmatch(r"20\d\d-\d\d", row["date"])
+        assert row["releases"]
+        assert not SECRET.search(_texts(row)), row["id"]
+
+
+def test_the_drawn_commands_are_sixty_of_three_years() -> None:
+    """At least two tools in three years, as they were drawn."""
+    drawn = rows("repositories")
+    assert len(drawn) == 60
+    assert {row["date"][:4] for row in drawn} == {"2023", "2024", "2025"}
+
+
+def _texts(row: dict[str, Any]) -> str:
+    return "\n".join([row["command"], *row.get("files", {}).values()])
