@@ -16,6 +16,7 @@ from typing import Any
 HERE = Path(__file__).parent
 STORED, TARGET = HERE / "reliability.json", HERE / "reliability.md"
 RESULTS = HERE.parent / "tests" / "questions" / "results.jsonl"
+RAN = HERE.parent / "tests" / "tools" / "corpora" / "ran.json"
 KEPT = ("command", "questions", "replayed", "ended", "laws")  # keys of a tally that are stored
 ORDER = ("answered", "cannot tell", "refused", "too long", "traceback")
 INTRO = """# Reliability
@@ -49,6 +50,18 @@ read: {right} are right (the answer asked for, or one helpful sentence), {unclea
 
 | command | judged | why |
 |---|---|---|"""
+
+PEOPLE = """\
+Commands word for word, stored before `check` was tried on any of them: of public threads about
+memory (most of them had been tried at 0.9.0, shortened), and drawn at random from public
+repositories of 2023 to 2025 (none was seen before). `check` had no network, so a model that is no
+preset, and a file that nobody gave, end in a refusal. *first* is the first try, *now* today's.
+
+| commands | number | accepted: first | now | name unknown: first | now | other: first | now |
+|---|---:|---:|---:|---:|---:|---:|---:|"""
+PEOPLE_REFUSED = """
+| refused now | why |
+|---|---|"""
 
 
 def stored_tallies(paths: list[str]) -> list[dict[str, Any]]:
@@ -105,6 +118,19 @@ def natural_lines() -> list[str]:
     ]
 
 
+def people_lines() -> list[str]:
+    """How `check` ended for commands that people ran, at first and now."""
+    ran = json.loads(RAN.read_text(encoding="utf-8"))
+    lines = [PEOPLE]
+    for name, rows in ran.items():
+        first, now = (Counter(row[when] for row in rows) for when in ("first", "now"))
+        cells = [f"{first[kind]} | {now[kind]}" for kind in ("accepted", "unknown", "other")]
+        lines.append(f"| [{name}](../tests/tools/corpora/{name}.jsonl) | {len(rows)} | ")
+        lines[-1] += " | ".join(cells) + " |"
+    refused = [row for rows in ran.values() for row in rows if row["now"] != "accepted"]
+    return [*lines, PEOPLE_REFUSED, *(f"| {row['id']} | {row['why']} |" for row in refused)]
+
+
 def _cell(command: str) -> str:
     """A command in a table's cell."""
     return command.removeprefix("gpu-mem-calc ").replace("|", "\\|")[:90]
@@ -126,6 +152,8 @@ def page(tallies: list[dict[str, Any]]) -> str:
             *law_table(tallies),
             "\n## Commands that people type\n",
             *natural_lines(),
+            "\n## Commands that people ran\n",
+            *people_lines(),
             "",
             AGAIN,
         ]

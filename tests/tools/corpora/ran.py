@@ -9,13 +9,15 @@
 Of each command: its address, its date, the releases that are said (a month where the newest of
 that month is meant), the files beside it, and the card. Secrets and names are hidden.
 
-`python -m tests.tools.corpora.ran threads repositories` prints the table and what is refused.
+`python -m tests.tools.corpora.ran` prints what is refused, and `--store` writes how each ends now
+into `ran.json`, from which docs/reliability.py makes its table.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -27,10 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mem_calculator.cli.main import main
-from tests.tools.corpora.score import rows
+from tests.tools.corpora.score import FOLDER, rows
 
-ACCEPTED, UNKNOWN, OTHER = "accepted", "unknown name, value or tool", "refused otherwise"
-OUTCOMES = (ACCEPTED, UNKNOWN, OTHER)
+ACCEPTED, UNKNOWN, OTHER = "accepted", "unknown", "other"
+NAMES = ("threads", "repositories")
+STORED = FOLDER / "ran.json"
+LONGEST = 150  # characters of a reason
 # What a refusal says where a name, a value or a tool is not known.
 SAID = re.compile(
     r"is not an option|is not a known|is not a key|starts no tool|starts no program|no file of a "
@@ -75,18 +79,31 @@ def checked(row: Mapping[str, Any]) -> tuple[int, str]:
     return code, said.getvalue()
 
 
-def table(names: list[str]) -> None:
-    """Print how many of each end how, and the first line of each refusal."""
-    for name in names:
-        found = [(row, *outcome(row)) for row in rows(name)]
-        counted = Counter(kind for _, kind, _ in found)
-        print(name, *(f"{kind} {counted[kind]}" for kind in OUTCOMES), sep=", ")
-        for row, kind, text in found:
-            if kind != ACCEPTED:
-                print(
-                    f"\n== {row['id']} ({row['tool']}, {row['date']}): {kind}\n{text.strip()[:700]}"
-                )
+def why(text: str) -> str:
+    """The first sentence of a refusal, for a table's cell."""
+    said = [line for line in text.splitlines() if line.startswith("gpu-mem-calc: ")]
+    line = said[0].removeprefix("gpu-mem-calc: ").removeprefix("cannot tell: ") if said else ""
+    return line.replace("|", "\\|")[:LONGEST]
+
+
+def ended(name: str) -> list[dict[str, str]]:
+    """How each command of a file ends now, beside how it ended at first."""
+    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+    first = {row["id"]: row["first"] for row in stored.get(name, ())}
+    found = []
+    for row in rows(name):
+        kind, text = outcome(row)
+        said = {"why": why(text)} if kind != ACCEPTED else {}
+        begun = first.get(row["id"], kind)
+        found.append({"id": row["id"], "first": begun, "now": kind, **said})
+        if kind != ACCEPTED:
+            print(f"\n== {row['id']} ({row['tool']}, {row['date']}): {kind}\n{text.strip()[:900]}")
+    counts = Counter(row["now"] for row in found)
+    print(f"\n{name}: {dict(counts)}")
+    return found
 
 
 if __name__ == "__main__":
-    table(sys.argv[1:])
+    every = {name: ended(name) for name in NAMES}
+    if "--store" in sys.argv:
+        STORED.write_text(json.dumps(every, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

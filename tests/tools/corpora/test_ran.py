@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 
+from tests.corpus import sampled
+from tests.tools.corpora.ran import NAMES, STORED, outcome
 from tests.tools.corpora.score import rows
 
-NAMES = ("threads", "repositories")
 NEEDED = {"id", "address", "date", "tool", "releases", "command", "gpu"}
+STORED_ENDS = {
+    (name, row["id"]): row["now"]
+    for name, found in json.loads(STORED.read_text(encoding="utf-8")).items()
+    for row in found
+}
 SECRET = re.compile(r"hf_[A-Za-z0-9]{20}|\b[0-9a-f]{40}\b|[\w.]+@[\w-]+\.(com|org|edu)\b")
 
 
@@ -36,3 +43,17 @@ def test_the_drawn_commands_are_sixty_of_three_years() -> None:
 
 def _texts(row: dict[str, Any]) -> str:
     return "\n".join([row["command"], *row.get("files", {}).values()])
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    sampled({f"{name} {row['id']}": (name, row) for name in NAMES for row in rows(name)}, 12),
+)
+def test_a_command_ends_as_stored(name: str, row: dict[str, Any]) -> None:
+    """`python -m tests.tools.corpora.ran --store` would change nothing."""
+    assert outcome(row)[0] == STORED_ENDS[name, row["id"]]
+
+
+def test_every_command_has_a_stored_end() -> None:
+    """No row is forgotten."""
+    assert {(name, row["id"]) for name in NAMES for row in rows(name)} == set(STORED_ENDS)
