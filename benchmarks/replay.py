@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.pytorch.replay.recorded import load
 
 from gpu_mem_calculator.pytorch.replay import allocator
-from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun, replay, start_replay
+from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
 from gpu_mem_calculator.pytorch.replay.plan import ReplayPlan
+from gpu_mem_calculator.pytorch.replay.replays import replay, start_replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 

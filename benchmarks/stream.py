@@ -21,8 +21,8 @@ from replay import sum_sizes
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.lab.backtest.rows import read_rows
-from gpu_mem_calculator.pytorch.replay.allocator import replay
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.training.step.stream import allocation_stream

@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.calculator import STEP
-from gpu_mem_calculator.pytorch.replay.allocator import replay
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun

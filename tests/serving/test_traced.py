@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.pytorch.replay.allocator import replay
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from tests.corpus import sampled

@@ -9,8 +9,6 @@ from msgspec.structs import replace
 from ..estimates.calculator import full_estimate, with_other_cards
 from ..runfile.text.errors import InputError
 from .calculate import show_estimate
-from .explain import show_explanation
-from .export import check_export
 from .shell_words import ShellWords
 from .sizes import choose_mesh, choose_model
 from .training_options import chosen_settings, option_words, settings_words
@@ -25,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
             "quick needs one MODEL, such as llama3.1-8b or 7B; see gpu-mem-calc presets"
         )
     if args.export:
+        from .export import check_export
+
         check_export(args)
     args.size = args.size or args.model
     choice = choose_model(args.size)
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
         choice, known = choose_mesh(choice, tuple(args.settings))
     estimate = with_other_cards(known or full_estimate(choice.data()))
     if args.explain:
+        from .explain import show_explanation
+
         return show_explanation(args, estimate)
     words = ["quick", args.size, *option_words(args), *settings_words(args.settings)]
     shell = ShellWords(words, [*words, "--explain"], chooses=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ def training_data(
 
 def _remedy_data(estimate: Estimate, remedy: Remedy, words: Sequence[str]) -> dict[str, Any]:
     """A remedy with what a card must have for it, and what that saves."""
-    data = with_settings(copy.deepcopy(estimate.result.run), remedy.settings)
+    data = with_settings(estimate.result.run, remedy.settings)
     result = full_estimate(data).result
     needs = total_bytes(result)
     return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gpu_mem_calculator.lab.trace.snapshot import snapshot, write_snapshot
-from gpu_mem_calculator.pytorch.replay.allocator import replay
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from gpu_mem_calculator.runfile.text.errors import InputError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.pytorch.replay.allocator import history, replay
 from gpu_mem_calculator.pytorch.replay.footprint import Footprint
+from gpu_mem_calculator.pytorch.replay.replays import history, replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import UNTIL_MARK, AllocationStream
 

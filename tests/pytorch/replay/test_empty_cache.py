@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.pytorch.replay.allocator import replay
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 
 MIB = 2**20

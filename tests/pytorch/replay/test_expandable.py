@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gpu_mem_calculator.pytorch.replay.advice import advise
-from gpu_mem_calculator.pytorch.replay.allocator import history, replay
+from gpu_mem_calculator.pytorch.replay.replays import history, replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 

@@ -7,9 +7,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun, history, replay
+from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
 from gpu_mem_calculator.pytorch.replay.plan import ReplayPlan
+from gpu_mem_calculator.pytorch.replay.replays import history, replay
 from gpu_mem_calculator.pytorch.replay.rounding import UNIT
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from tests.conftest import HERE

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.pytorch.replay import native, native_library, plan
-from gpu_mem_calculator.pytorch.replay.allocator import history, replay, start_replay
 from gpu_mem_calculator.pytorch.replay.footprint import Footprint
 from gpu_mem_calculator.pytorch.replay.needs import needs_bytes
+from gpu_mem_calculator.pytorch.replay.replays import history, replay, start_replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.slack import slack_bytes
 from gpu_mem_calculator.pytorch.replay.stream import UNTIL_MARK, AllocationStream

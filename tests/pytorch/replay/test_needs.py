@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpu_mem_calculator.pytorch.replay.allocator import history, replay
 from gpu_mem_calculator.pytorch.replay.needs import CapOutcome, NeedsSearch, needs_bytes
+from gpu_mem_calculator.pytorch.replay.replays import history, replay
 from gpu_mem_calculator.pytorch.replay.rounding import UNIT
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import UNTIL_MARK, AllocationStream

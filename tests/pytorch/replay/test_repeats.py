@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.pytorch.replay import allocator
-from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun, replay
+from gpu_mem_calculator.pytorch.replay.allocator import ReplayRun
 from gpu_mem_calculator.pytorch.replay.footprint import Footprint
 from gpu_mem_calculator.pytorch.replay.plan import ReplayPlan
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.pytorch.replay.allocator import history
 from gpu_mem_calculator.pytorch.replay.plan import ReplayPlan
+from gpu_mem_calculator.pytorch.replay.replays import history
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from gpu_mem_calculator.pytorch.replay.slack import slack_at_start, slack_bytes
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.ledger.ledger import RUNTIME, Ledger
-from gpu_mem_calculator.pytorch.replay.allocator import replay
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.training.engines.fsdp.engine import ENGINE
 from gpu_mem_calculator.training.step.stream import allocation_stream
 

@@ -12,8 +12,8 @@ from gpu_mem_calculator.estimates.calculator import STEP
 from gpu_mem_calculator.lab.backtest.predict import stage_of_rank
 from gpu_mem_calculator.lab.jobs.megatron_defaults import with_measured_defaults
 from gpu_mem_calculator.models.families import read_config
-from gpu_mem_calculator.pytorch.replay.allocator import replay
 from gpu_mem_calculator.pytorch.replay.footprint import Footprint
+from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -166,7 +165,7 @@ def _most_saving(estimate: Estimate, most_gpus: int) -> tuple[Candidate, Estimat
 def changed_estimate(estimate: Estimate, settings: tuple[str, ...]) -> Estimate | None:
     """The estimate by the ledger of a run with some settings; None where they are refused."""
     try:
-        data = with_settings(copy.deepcopy(estimate.result.run), settings)
+        data = with_settings(estimate.result.run, settings)
         return full_estimate(data, replay=False)
     except InputError:
         return None

@@ -10,7 +10,6 @@ removes options that the new engine does not have. (`training.lora=null` removes
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,7 +123,7 @@ def _try_all(
 
 
 def _new_settings(run: dict[str, Any], settings: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(one for one in settings if with_settings(copy.deepcopy(run), (one,)) != run)
+    return tuple(one for one in settings if with_settings(run, (one,)) != run)
 
 
 def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | None:
@@ -164,5 +163,5 @@ def ledger_bytes(estimate: Estimate) -> int:
 
 def _changed(estimate: Estimate, settings: tuple[str, ...]) -> dict[str, Any]:
     """The run file with the settings."""
-    data: dict[str, Any] = with_settings(copy.deepcopy(estimate.result.run), settings)
+    data: dict[str, Any] = with_settings(estimate.result.run, settings)
     return data

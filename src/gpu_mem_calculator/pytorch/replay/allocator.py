@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import length_hint
-from typing import TYPE_CHECKING
 
 from .blocks import ADDRESS, NEVER, SHIFT
 from .cache import AllocatorState
@@ -20,11 +19,6 @@ from .growth import grow, release_cached
 from .plan import EMPTY, ReplayPlan
 from .repeats import MarkState, repeated_window
 from .rounding import SMALL, UNIT
-from .settings import AllocatorSettings
-from .stream import AllocationStream
-
-if TYPE_CHECKING:
-    from .native import NativeRun
 
 
 # Long loops with everything in locals, because a call costs more than an event.
@@ -188,33 +182,6 @@ def _play_any(cache: AllocatorState, events: Sequence[int]) -> int:
             ages[block] = cache.lookups
     cache.allocated, cache.peak = allocated, peak
     return played
-
-
-def replay(
-    stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
-) -> Footprint:
-    """Replay a stream; `cap`: most bytes that may be reserved (torch's memory fraction)."""
-    player = start_replay(ReplayPlan(stream, settings or AllocatorSettings()), cap)
-    player.finish()
-    return player.footprint()
-
-
-def history(
-    stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
-) -> list[tuple[int, int]]:
-    """(allocated, reserved) bytes after each event, up to the one that ran out of memory."""
-    player = start_replay(ReplayPlan(stream, settings or AllocatorSettings()), cap)
-    steps: list[tuple[int, int]] = []
-    for event in range(len(stream.events)):
-        if not player.advance(event + 1):
-            break
-        steps.append((player.allocated * UNIT, player.reserved * UNIT))
-    return steps
-
-
-def start_replay(plan: ReplayPlan, cap: int | None = None) -> ReplayRun | NativeRun:
-    """A replay from the start, in C where that is to be had; `cap`: in bytes."""
-    return plan.native.start(cap) if plan.native else ReplayRun(plan, cap)
 
 
 class ReplayRun:

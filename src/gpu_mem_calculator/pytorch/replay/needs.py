@@ -18,15 +18,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .allocator import ReplayRun, start_replay
 from .blocks import LARGEST
 from .footprint import CapOutcome, Footprint
 from .plan import ReplayPlan
+from .replays import start_replay
 from .rounding import UNIT
 from .settings import AllocatorSettings
 from .stream import AllocationStream
 
 if TYPE_CHECKING:
+    from .allocator import ReplayRun
     from .native import NativeRun
 
 CLOSE = 0.003

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from .blocks import NEVER, SHIFT
 from .native_library import library
-from .repeats import Repeats
 from .rounding import SMALL, UNIT, round_units
 from .settings import AllocatorSettings
 from .stream import UNTIL_MARK, AllocationStream
 
 if TYPE_CHECKING:
     from .native import NativePlan
+    from .repeats import Repeats
 
 EMPTY = ""
 """The name of a stop at which all cached segments are released."""
@@ -121,6 +121,8 @@ class ReplayPlan:
     @cached_property
     def repeats(self) -> Repeats:
         """Windows between marks that repeat the one before them."""
+        from .repeats import Repeats
+
         return Repeats(self.stream, self)
 
     @cached_property

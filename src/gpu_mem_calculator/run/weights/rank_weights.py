@@ -14,7 +14,7 @@ from ...ledger.units import MIB
 from ...models.arch.adapters import linears
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Attention, LatentAttention, Moe
-from ...pytorch.replay.allocator import replay
+from ...pytorch.replay.replays import replay
 from ...pytorch.replay.stream import AllocationStream
 from ..run import Run
 from ..served import WEIGHTS, ServerItem

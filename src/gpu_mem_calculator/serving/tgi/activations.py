@@ -20,8 +20,8 @@ from msgspec import Struct
 from ...ledger.num import ceil_div, round_up
 from ...ledger.remember import remembered
 from ...ledger.units import MIB
-from ...pytorch.replay.allocator import history
 from ...pytorch.replay.needs import needs_bytes
+from ...pytorch.replay.replays import history
 from ...pytorch.replay.stream import AllocationStream
 from ...run.cuda.chips import cublas_bytes
 from ...run.run import Run

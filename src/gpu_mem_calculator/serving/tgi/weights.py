@@ -19,7 +19,7 @@ from ...ledger.formula import SIMULATED
 from ...ledger.num import ceil_div
 from ...ledger.remember import remembered
 from ...ledger.source import ARITHMETIC, code
-from ...pytorch.replay.allocator import history
+from ...pytorch.replay.replays import history
 from ...pytorch.replay.stream import AllocationStream
 from ...run.run import Run
 from ...run.served import NON_TORCH, WEIGHTS, ServerItem

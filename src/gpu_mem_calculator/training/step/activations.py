@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ...ledger.ledger import ACT, CACHE, CHECKPOINTED, CPU, FIRST, GRAD, TEMP, Entry
+from ...ledger.ledger import (
+    ACT,
+    CACHE,
+    CHECKPOINTED,
+    CPU,
+    FIRST,
+    GRAD,
+    IN_FLIGHT,
+    INPUTS_IN_FLIGHT,
+    TEMP,
+    Entry,
+)
 from ...ledger.num import EMPTY, Num, larger, nothing, power_of_two, smaller
 from ...ledger.source import Source, code
 from ...pytorch.autograd.events import BlockEvents
@@ -24,25 +35,14 @@ from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...pytorch.modelling.others.implementations import implementation_quirks
 from ...run.phases import BACKWARD, FORWARD
 from ...run.recompute import BY_OPERATION, FULL
-from ...run.record import under_init
 from ...run.run import Precision, Run
 from ..losses import TRANSFORMERS, kernel
-from .compiled import compiled_entries
 from .embedding import embedding_entries, embedding_events
 from .instants import Instants, StepInstant
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_walks import OPERATION_CODE, LayerSources, group_walk, run_sources
 from .loading import quantized_fields
 from .model_inputs import input_entries, masks_at_final_norm, named_until_return
-from .pipeline import waiting_entries
-from .recorded import (
-    RECORDED,
-    before_events,
-    bias_entries,
-    part_walk,
-    record_entries,
-    table_entries,
-)
 
 # A weight's gradient that backward has made is alive until the step (later micro-batches add theirs
 # to it), is added to a buffer and freed at once, or is freed together with the block's others.
@@ -123,6 +123,8 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
 def walks(run: Run, setting: BlockSetting, groups: LayerGroups) -> StageWalks:
     """The walks of each distinct layer and of the head; those of plain sizes are cached."""
     if run.record is not None:
+        from .recorded import RECORDED, before_events, part_walk
+
         record = run.record
         parts = (part_walk(record.layers[g.layer.part], g.recompute == FULL) for g in groups)
         embedding = before_events(record) if run.unrolled else None
@@ -148,8 +150,13 @@ def activation_entries(
     """Saved activations, what layers and head need while they run, tables and masks."""
     yield from block_entries(run, groups, instants, walks)
     if setting.compiled:
+        from .compiled import compiled_entries
+
         yield from compiled_entries(run, setting, instants)
     if run.record is not None:
+        from ...run.record import under_init
+        from .recorded import bias_entries, record_entries, table_entries
+
         recomputes = any(g.recompute == FULL for g in groups)
         if not under_init(run.options):
             yield from bias_entries(run.record, instants, recomputes=recomputes)
@@ -350,3 +357,38 @@ def host_inputs(name: str, walk: BlockWalk, live: Mapping[str, Num]) -> Entry:
     """
     size = power_of_two(walk.input_bytes)
     return Entry(f"{name} on the host", ACT, size, live, SAVE_ON_CPU, place=CPU)
+
+
+def waiting_entries(
+    index: int,
+    group: LayerGroup,
+    walk: BlockWalk,
+    instants: Instants,
+    layer_source: Source,
+    checkpoint_source: Source,
+) -> Iterator[Entry]:
+    """What other micro-batches in flight keep, in addition to the one whose blocks have events.
+
+    `index` is the layer group's; the sources are those of what a layer and of what a checkpointed
+    layer keeps.
+    """
+
+    live: dict[str, Num] = {}
+    for i in instants:
+        copies = i.saved[index]
+        done = i.work in ("head", "reference") or (i.work == "layer" and index < i.stretch)
+        if copies > 1 or (copies and not (group.count and done)):
+            live[i.name] = copies - bool(group.count and done)
+    if not live:
+        return
+    full = group.recompute == FULL
+    sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
+    yield Entry(
+        name=f"{group.title}: kept by micro-batches in flight",
+        kind=ACT,
+        bytes=sum(sizes, EMPTY),
+        live=live,
+        source=checkpoint_source if full else layer_source,
+        tensors=lambda: sizes,
+        role=INPUTS_IN_FLIGHT if full else IN_FLIGHT,
+    )

@@ -12,7 +12,6 @@ from ...pytorch.autograd.reductions import embedding_sort_tensors, embedding_sor
 from ...pytorch.modelling.huggingface.setting import BlockSetting
 from ...run.phases import BACKWARD
 from ...run.run import Run
-from .compiled import table_backward, table_temporaries, waiting_bytes
 from .instants import Instants
 from .weights import embedding_tensors
 
@@ -38,6 +37,8 @@ def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
         recorder.over(summed)
     if setting.compiled:
         last = undropped[0] if undropped else exit_grad
+        from .compiled import table_backward
+
         head_grad, grad = table_backward(recorder, run, setting, last)
         return recorder.table_backward(head_grad, exit_grad, [grad, *grads])
     grads.insert(0, recorder.weight(sized(embedding_tensors(run)[0], setting.weight_bits)))
@@ -98,6 +99,8 @@ def embedding_entries(
     )
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     if setting.compiled:
+        from .compiled import table_temporaries
+
         work = table_temporaries(run, setting, grad)
     if not nothing(work):
         yield Entry(
@@ -119,6 +122,8 @@ def embedding_entries(
             role=TIED,
         )
     if run.arch.tied and not fresh:
+        from .compiled import waiting_bytes
+
         views = bool(run.options.get("gradient_as_bucket_view"))
         back = [i for i in instants if i.instant.phase == BACKWARD and (i.later or views)]
         waits = {i.name: 1 for i in back if i.work in ("layer", "embedding")}

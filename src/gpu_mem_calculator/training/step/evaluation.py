@@ -35,11 +35,8 @@ JOINS = Instant(
 )
 
 
-def with_evaluation(run: Run, setting: BlockSetting, ledger: Ledger) -> Ledger:
+def with_evaluation(run: Run, setting: BlockSetting, found: Evaluation, ledger: Ledger) -> Ledger:
     """The ledger of a step with the evaluation after it. `setting`: how the step runs blocks."""
-    found = run.evaluation
-    if found is None:
-        return ledger
     events = _forward(run, found, setting)
     size = logits_bytes(run, found, setting)
     own = tuple(_entries(run, found, events, size))

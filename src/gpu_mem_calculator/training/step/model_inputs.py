@@ -44,7 +44,6 @@ from ...run.phases import BACKWARD, FORWARD
 from ...run.recompute import SELECTIVE
 from ...run.run import Run
 from ..optimizers import OPTIMIZERS
-from .compiled import compiled_masks
 from .instants import Instants, StepInstant
 from .layer_groups import CHECKPOINTED_POLICIES, LayerGroup, LayerGroups, layer_policy
 from .workspaces import lt_entry
@@ -155,6 +154,8 @@ def _mask_entries(
     it.
     """
     if setting.compiled:
+        from .compiled import compiled_masks
+
         yield compiled_masks(run, setting, groups, instants)
         return
     mixers = [g.layer.mixer for g in groups]

@@ -7,17 +7,13 @@ Where stages are unequal, the run says how many layers each chunk of each stage 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
+from ...ledger.ledger import Instant
 from ...ledger.mesh import Mesh
-from ...ledger.num import EMPTY, SINGLE, Num, holds, largest, nothing, smaller
+from ...ledger.num import SINGLE, Num, holds, largest, nothing, smaller
 from ...ledger.remember import remembered
-from ...ledger.source import Source
-from ...pytorch.autograd.walk import BlockWalk
 from ...run.phases import OPTIMIZER, STARTUP
 from ...run.recompute import FULL, NONE
 from ...run.run import Run
@@ -291,38 +287,3 @@ def stage_layers(run: Run) -> list[int]:
     chunks = range(int(run.virtual_stages))
     runs = [replace(run, stage=stage) for stage in range(pp)]
     return [sum(int(chunk_range(one, chunk)[1]) for chunk in chunks) for one in runs]
-
-
-def waiting_entries(
-    index: int,
-    group: LayerGroup,
-    walk: BlockWalk,
-    instants: Instants,
-    layer_source: Source,
-    checkpoint_source: Source,
-) -> Iterator[Entry]:
-    """What other micro-batches in flight keep, in addition to the one whose blocks have events.
-
-    `index` is the layer group's; the sources are those of what a layer and of what a checkpointed
-    layer keeps.
-    """
-
-    live: dict[str, Num] = {}
-    for i in instants:
-        copies = i.saved[index]
-        done = i.work in ("head", "reference") or (i.work == "layer" and index < i.stretch)
-        if copies > 1 or (copies and not (group.count and done)):
-            live[i.name] = copies - bool(group.count and done)
-    if not live:
-        return
-    full = group.recompute == FULL
-    sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
-    yield Entry(
-        name=f"{group.title}: kept by micro-batches in flight",
-        kind=ACT,
-        bytes=sum(sizes, EMPTY),
-        live=live,
-        source=checkpoint_source if full else layer_source,
-        tensors=lambda: sizes,
-        role=INPUTS_IN_FLIGHT if full else IN_FLIGHT,
-    )

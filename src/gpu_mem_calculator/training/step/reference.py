@@ -30,7 +30,7 @@ from ...pytorch.autograd.walk import BlockWalk
 from ...pytorch.modelling.huggingface.head import head_walk
 from ...pytorch.modelling.huggingface.liger import NO_LIGER
 from ...pytorch.modelling.huggingface.setting import BlockSetting
-from ...pytorch.replay.allocator import replay
+from ...pytorch.replay.replays import replay
 from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD
 from ...run.recompute import NONE
@@ -64,8 +64,6 @@ def reference_entries(
     head: BlockWalk,
 ) -> Iterator[Entry]:
     """The reference's weights, its forward pass, and what the trained model's head keeps then."""
-    if not run.reference:
-        return
     if run.reference == COPY:
         yield _weights_entry(run, precision, instants)
     events = no_grad_forward(run, reference_setting(run, setting), groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TYPE_CHECKING
 
 from ...ledger.num import EMPTY, Bytes, Num, sized
 from ...models.arch.adapters import adapted_linears, adapter_parameters, linears
@@ -11,9 +12,10 @@ from ...models.arch.arch import Layer
 from ...models.arch.blocks import Linear
 from ...models.arch.neighbours import Neighbours, neighbours
 from ...run.run import Precision, Run
-from ...run.weights.recipes import INT8_ROW, NF4, NF4_PLAIN
-from ...run.weights.scheme import MatrixFormat
 from ..optimizers import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from ...run.weights.scheme import MatrixFormat
 
 WIDENED = ("norm", "embed", "lm_head")
 
@@ -161,6 +163,8 @@ def quantized_bytes(run: Run, linear: Linear) -> Bytes:
 
 
 def _format(run: Run) -> MatrixFormat:
+    from ...run.weights.recipes import INT8_ROW, NF4, NF4_PLAIN  # with all formats of servers
+
     if run.quantization == "int8":
         return INT8_ROW
     return NF4 if run.double_quant else NF4_PLAIN

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ....ledger.num import SINGLE
 from ....models.arch.blocks import Attention
 from ...autograd.tape import Tape, Value
 from .attention_inputs import AttentionInputs
 from .attention_kernels import attend, kernel, repeats_heads
-from .cache import LayerCache
 from .liger import TORCH
 from .linear import linear
 from .norms import norm
 from .ops import maybe_dropout
 from .rotary import layer_tables, rotate
 from .setting import BlockSetting
+
+if TYPE_CHECKING:
+    from .cache import LayerCache
 
 
 def attention(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from ....ledger.num import EMPTY, Bytes, Num, choose, holds, round_up, sized
 from ...autograd.tape import ATTENTION, Tape, Value
 from .attention_inputs import AttentionInputs, repeat_keys_and_values
-from .eager_attention import eager
 from .flash import FLASH
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
@@ -151,6 +150,8 @@ def attend(
     """Record attention in the kernel that runs; returns its (batch, seq, heads, value_dim)."""
     name = kernel(setting, heads)
     if name == "eager":
+        from .eager_attention import eager
+
         return eager(tape, setting, q, k, v, heads)
     if repeats_heads(name, heads):
         k, v = repeat_keys_and_values(tape, setting, k, v, heads)  # before autocast's cast

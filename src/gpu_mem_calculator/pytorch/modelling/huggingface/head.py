@@ -9,7 +9,6 @@ from ....ledger.num import Bytes, Num
 from ....ledger.remember import remembered
 from ....models.arch.arch import Arch
 from ....models.arch.blocks import Linear, Norm
-from ...autograd.compiled import compiled_tape, delay_gradient
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, walk
 from .layer import residual_bits
@@ -98,6 +97,8 @@ def _walk(
     if default and not setting.frozen:
         tape.add_other_weights(head.parameters, setting.weight_bits)
     if setting.compiled:
+        from ...autograd.compiled import compiled_tape, delay_gradient
+
         tape = compiled_tape(tape, x, loss)
         for value in tape.weights():
             if value.waits:

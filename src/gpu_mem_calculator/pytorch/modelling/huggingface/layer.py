@@ -5,25 +5,26 @@ DeepSeek's latent attention (MLA) comes first, as transformers 5.17.0 trains and
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ....ledger.num import Num
 from ....ledger.remember import remembered
 from ....models.arch.arch import Layer
 from ....models.arch.blocks import Attention, LatentAttention, Mlp, StateSpace
-from ...autograd.compiled import compiled_tape
-from ...autograd.op_walk import walk_by_operation
 from ...autograd.tape import Tape, Value
 from ...autograd.walk import BlockWalk, Checkpoint, walk
 from .attention import attention
 from .attention_inputs import AttentionInputs
 from .attention_kernels import attend
-from .cache import LayerCache, UnusedCache
-from .experts import moe
 from .feedforward import mlp
 from .linear import linear
 from .norms import norm
 from .ops import add, maybe_dropout, scale
 from .rotary import rotate
 from .setting import BlockSetting
+
+if TYPE_CHECKING:
+    from .cache import LayerCache
 
 
 def latent_attention(
@@ -153,6 +154,8 @@ def _run_mlp(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value
     if isinstance(block, Mlp):
         out = mlp(tape, setting, x, block)
     else:
+        from .experts import moe
+
         assert block is not None
         out = moe(tape, setting, x, block)
     if MLP in tape.checkpointed:
@@ -286,14 +289,22 @@ def layer_walk(
     tape.checkpointed, tape.caches_casts = modules, setting.autocast_cache
     bits = residual_bits(setting, layer)
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
-    cache = UnusedCache(tape) if setting.use_cache else None
+    cache = None
+    if setting.use_cache:
+        from .cache import UnusedCache
+
+        cache = UnusedCache(tape)
     y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     if not setting.frozen:
         tape.add_other_weights(layer.num_parameters, setting.weight_bits)
     if setting.compiled:
+        from ...autograd.compiled import compiled_tape
+
         tape = compiled_tape(tape, x, y)
     if keeps is not None:
+        from ...autograd.op_walk import walk_by_operation
+
         return walk_by_operation(tape, x, y, keeps, early_stop=early_stop)
     return walk(
         tape,

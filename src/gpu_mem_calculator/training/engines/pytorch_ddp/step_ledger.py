@@ -16,10 +16,8 @@ from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.between_steps import with_saving
 from ...step.block_events import block_runs
-from ...step.evaluation import with_evaluation
 from ...step.instants import step, with_old_gradients
 from ...step.layer_groups import layer_groups
-from ...step.reference import reference_entries
 from ...step.weights import base_bytes, trained_bits, trained_total
 from ...step.workspaces import workspace_entries
 from .instants import with_first_step
@@ -64,7 +62,10 @@ def ledger(run: Run) -> Ledger:
         entries += weight_gradients(run, precision, stack, instants)
         entries += tower_gradients(run, precision, instants)
     entries += activation_entries(run, setting, stack, instants, walks)
-    entries += reference_entries(run, precision, setting, stack, instants, walks.head)
+    if run.reference:
+        from ...step.reference import reference_entries
+
+        entries += reference_entries(run, precision, setting, stack, instants, walks.head)
     whole_step = Ledger(
         (*startup_instants(run), *(i.instant for i in instants)),
         tuple(entries),
@@ -77,5 +78,8 @@ def ledger(run: Run) -> Ledger:
         from ...generation.rollout import with_rollout  # most runs generate nothing
 
         whole_step = with_rollout(run, setting, stack, whole_step)
-    whole_step = with_evaluation(run, setting, whole_step)
+    if run.evaluation is not None:
+        from ...step.evaluation import with_evaluation
+
+        whole_step = with_evaluation(run, setting, run.evaluation, whole_step)
     return with_saving(run, whole_step, EMPTY, saved_bytes(run, precision), SAVED_CODE)
