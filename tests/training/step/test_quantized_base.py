@@ -11,10 +11,16 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.models.arch.blocks import Mlp
 from gpu_mem_calculator.pytorch.autograd.events import BlockEvents, EventRecorder
-from gpu_mem_calculator.pytorch.modelling.huggingface.layer import layer_walk
+from gpu_mem_calculator.pytorch.autograd.tape import Tape
+from gpu_mem_calculator.pytorch.modelling.huggingface.layer import (
+    layer_walk,
+    residual_bits,
+    run_layer,
+)
 from gpu_mem_calculator.pytorch.modelling.huggingface.setting import BlockSetting
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
+from gpu_mem_calculator.training.step.activations import setting as block_setting
 from gpu_mem_calculator.training.step.loading import natural_key, pretrained_events
 from gpu_mem_calculator.training.step.outliers import outlier_chance, outlier_share
 from tests.conftest import small_run
@@ -110,6 +116,23 @@ def test_a_wide_matmul_unpacks_twice_the_bytes() -> None:
     weight, operand = 256 * 688, 600 * 688
     more = wide.forward.total - narrow.forward.total
     assert 2 * weight <= more <= 4 * weight + 8 * operand
+
+
+@pytest.mark.parametrize("model", ["llama3.2-1b", "gemma3-1b", "qwen3-0.6b", "phi-2"])
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_hidden_states_have_the_same_bits_for_any_number_of_tokens(model: str, kind: str) -> None:
+    """They are found with a single one."""
+    lora = {"rank": 8, "target_modules": "all-linear"}
+    training = {"lora": lora, "quantization": kind, "seq_len": 640, "batch_size": 3}
+    found = full_estimate({"model": {"name": model}, "training": training}, replay=False)
+    run = found.resolved.run
+    setting = block_setting(run, PRECISIONS[run.precision])
+    assert setting.autocast
+    for layer in {*run.arch.layers}:
+        tape = Tape()
+        x = tape.value("layer.input", setting.tokens * setting.hidden, setting.bits)
+        bits = run_layer(tape, setting, x, layer, masked=False).bits
+        assert residual_bits(setting, layer) == max(bits, setting.bits)
 
 
 def test_names_are_loaded_in_natural_order() -> None:

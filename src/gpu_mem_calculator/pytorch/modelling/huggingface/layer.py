@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ....ledger.num import Num
 from ....ledger.remember import remembered
 from ....models.arch.arch import Layer
@@ -249,19 +251,25 @@ def _run_parallel(
     return add(tape, add(tape, mixed, mlp_out, "branches"), x)
 
 
-@remembered(256)
 def residual_bits(setting: BlockSetting, layer: Layer) -> int:
     """Bits of the hidden states between layers.
 
     Autocast runs torch's layer norm in fp32, and bitsandbytes' projections return the dtype of
-    their input (nn/modules.py:637), so they make the sum with the residual fp32, too.
+    their input (nn/modules.py:637), so they make the sum with the residual fp32, too. The number of
+    tokens does not matter.
     """
     bits = 32 if layer.fp32_residual else setting.bits
     if setting.quantization is None or not setting.autocast:
         return bits
+    return max(bits, _sum_bits(replace(setting, batch=1, seq=1, labelled=None), layer, bits))
+
+
+@remembered(256)
+def _sum_bits(setting: BlockSetting, layer: Layer, bits: int) -> int:
+    """Bits of a layer's output where its input has `bits`."""
     tape = Tape()
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits)
-    return max(bits, run_layer(tape, setting, x, layer, masked=False).bits)
+    return run_layer(tape, setting, x, layer, masked=False).bits
 
 
 def layer_walk(
