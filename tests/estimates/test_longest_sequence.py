@@ -76,6 +76,7 @@ def test_a_long_sequence_is_close(exact: int, square: int) -> None:
     assert exact * 31 / 32 - 128 <= longest <= exact
 
 
+@pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("fragments", [0, 1, 8])
 @pytest.mark.parametrize(
     ("seq", "survives", "longest", "replays"),
@@ -96,11 +97,15 @@ def test_fragments_shorten_the_sequence(
     longest: int | None,
     replays: int,
     fragments: int,
+    asks: bool,
 ) -> None:
     """Lengths are replayed from the first guess, which has the fragments of the run itself. What
-    the answer is does not depend on how much those that die are said to take.
+    the answer is does not depend on how much those that die are said to take, nor on whether the
+    ledger is asked for a bound where the first guess dies.
     """
-    tried = []
+    tried, bounds = [], []
+    if asks:
+        monkeypatch.setattr(longest_sequence, "_is_below_most", lambda *_: False)
 
     def replay(longer: Any, stage: int, cap: int) -> int:
         assert (stage, cap) == (1, 81920 - 81920 * 1024 // 12000)
@@ -110,9 +115,12 @@ def test_fragments_shorten_the_sequence(
 
     ledgers = SimpleNamespace(peaks=lambda _: [8000, 8562])
     monkeypatch.setattr(longest_sequence, "stage_ledgers", lambda _: ledgers)
-    monkeypatch.setattr(
-        longest_sequence, "_longest_by_ledger", lambda _, needs, limit: limit // 10 // 128 * 128
-    )
+
+    def by_ledger(_: Any, needs: Any, limit: int) -> int:
+        bounds.append(limit)
+        return limit // 10 // 128 * 128
+
+    monkeypatch.setattr(longest_sequence, "_longest_by_ledger", by_ledger)
     monkeypatch.setattr(longest_sequence, "_taken", replay)
     resolved = OneResolved(OneSequence(seq), hardware=SimpleNamespace(memory_bytes=81920))
     result = SimpleNamespace(
@@ -121,6 +129,7 @@ def test_fragments_shorten_the_sequence(
     estimate: Any = SimpleNamespace(resolved=resolved, result=result)
     found = longest_sequence.longest_sequence(estimate)
     assert found == longest
+    assert (81920 in bounds) == (asks or survives >= 6400)  # the card's memory
     assert len(set(tried)) == len(tried) <= replays
 
 

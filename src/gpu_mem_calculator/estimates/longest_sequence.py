@@ -36,23 +36,43 @@ def longest_sequence(estimate: Estimate) -> int | None:
 
     if needs(STEP) > limit:
         return None
-    most = _longest_by_ledger(resolved, needs, limit)
-    if most is None or result.needs_bytes is None:
-        return most
+    if result.needs_bytes is None:
+        return _longest_by_ledger(resolved, needs, limit)
     margin = result.margin_bytes or 0
     total = result.needs_bytes + margin + result.outside_torch_bytes
     cap = limit - margin * limit // total
     guess = _longest_by_ledger(resolved, needs, needs(int(resolved.run.seq)) * limit // total)
     least = int(resolved.run.seq) // STEP * STEP if result.figures_fit else 0
-    start = min(max(guess or STEP, least + STEP), most)
-    lengths = TriedLengths(least, most + STEP, start)
+    start = max(guess or STEP, least + STEP)
+
+    @cache
+    def taken(seq: int) -> int:
+        if needs(seq) > cap:
+            return needs(seq)
+        busiest = peaks(seq).index(max(peaks(seq)))
+        return _taken(_with_seq(resolved, seq), busiest, cap)
+
+    if _is_below_most(resolved, needs, limit, least, start) and taken(start) > cap:
+        dies = start + 2 * STEP  # any length beyond: `start` is tried first, and dies
+    else:
+        most = _longest_by_ledger(resolved, needs, limit)
+        assert most is not None, "the shortest fits by the ledger"
+        start, dies = min(start, most), most + STEP
+    lengths = TriedLengths(least, dies, start)
     while (length := lengths.next()) is not None:
-        taken = needs(length)
-        if taken <= cap:
-            busiest = peaks(length).index(max(peaks(length)))
-            taken = _taken(_with_seq(resolved, length), busiest, cap)
-        lengths.add(length, taken, cap, needs(STEP))
+        lengths.add(length, taken(length), cap, needs(STEP))
     return lengths.survives or None
+
+
+def _is_below_most(
+    resolved: ResolvedRun, needs: Callable[[int], int], limit: int, least: int, start: int
+) -> bool:
+    """Whether the longest sequence by the ledger is longer than `start`, and not so close to
+    `least` that none between them is tried: known without a search for it.
+    """
+    beyond = start + max(1, start // STEP // CLOSE) * STEP
+    known = beyond <= (resolved.longest_seq or beyond) // STEP * STEP and needs(beyond) <= limit
+    return known and start + 2 * STEP - least > max(STEP, least // NEAR)
 
 
 class TriedLengths:
