@@ -7,12 +7,22 @@ import sys
 
 LEAN = """
 import sys
-from gpu_mem_calculator.cli.lean_msgspec import import_msgspec
+from gpu_mem_calculator.cli.lean_msgspec import import_argparse, import_msgspec
 import_msgspec()
+import_argparse()
 """
-SLOW = ("platform", "textwrap", "typing_extensions")
+SLOW = ("platform", "textwrap", "typing_extensions", "gettext", "datetime")
 ANSWERS = """
-import msgspec, uuid
+import argparse, datetime, msgspec, uuid
+print(msgspec.json.decode(b'"2026-01-02T03:04:05Z"', type=datetime.datetime), datetime.MINYEAR)
+print(msgspec.json.encode([datetime.date(2026, 1, 2), datetime.timedelta(1)]))
+parser = argparse.ArgumentParser(prog="p", exit_on_error=False)
+parser.add_argument("--two", nargs=2)
+for words in (["--two", "1"], ["--three"], ["--help"]):
+    try:
+        parser.parse_args(words)
+    except (argparse.ArgumentError, SystemExit) as error:
+        print(error)
 print(msgspec.json.schema(list[int]), msgspec.json.schema_components([int])[0])
 print(msgspec.inspect.type_info(dict[str, int]), msgspec.json.encode(uuid.UUID(int=7)))
 import msgspec.inspect

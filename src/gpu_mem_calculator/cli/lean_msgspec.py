@@ -1,12 +1,14 @@
-"""Imports msgspec without what it imports and a command does not need, which takes as long again.
+"""Imports msgspec and argparse without what they import and a command does not need.
 
 What it needs only for JSON Schemas and for the inspection of types is imported when it is used, by
-us or by a program of the user. typing_extensions is what Python has from 3.11 on; uuid asks
-platform for the name of the system alone.
+us or by a program of the user. typing_extensions is what Python has from 3.11 on; of datetime it
+needs what is in C; uuid asks platform for the name of the system alone. argparse comes without
+gettext.
 """
 
 from __future__ import annotations
 
+import _datetime  # type: ignore[import-not-found]
 import os
 import sys
 from types import ModuleType
@@ -43,7 +45,7 @@ def import_msgspec() -> None:
     for name in ("schema", "schema_components"):
         setattr(schemas, name, _function(name))
     later: dict[str, Any] = {INSPECT: _Later(INSPECT), SCHEMA: schemas}
-    during: dict[str, Any] = {"typing_extensions": None}
+    during: dict[str, Any] = {"typing_extensions": None, "datetime": _datetime}
     if hasattr(os, "uname"):
         system.system = lambda: os.uname().sysname  # type: ignore[attr-defined]
         during["platform"] = system
@@ -54,6 +56,20 @@ def import_msgspec() -> None:
     finally:
         for name in during:
             del sys.modules[name]
+
+
+def import_argparse() -> None:
+    """Import it without gettext, unless it has been: its messages are in English."""
+    if "gettext" in sys.modules or "argparse" in sys.modules:
+        return
+    words = ModuleType("gettext")
+    words.gettext = str  # type: ignore[attr-defined]
+    words.ngettext = lambda one, many, n: one if n == 1 else many  # type: ignore[attr-defined]
+    sys.modules["gettext"] = words
+    try:
+        import argparse  # noqa: F401
+    finally:
+        del sys.modules["gettext"]
 
 
 def _function(name: str) -> Any:

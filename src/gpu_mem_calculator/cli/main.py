@@ -162,9 +162,10 @@ def _verb(verb: str, words: list[str]) -> int:
         import gc
 
         gc.disable()  # a command ends before its garbage matters
-    if verb not in LISTS:
-        from .lean_msgspec import import_msgspec
+    from .lean_msgspec import import_argparse, import_msgspec
 
+    import_argparse()
+    if verb not in LISTS:
         import_msgspec()
     from .output import check_files
     from .parser import Parser
