@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from ..runfile.config import TrainingConfig
 from ..runfile.other_names import CHECKPOINTING
@@ -30,7 +32,7 @@ REPLACED: Mapping[str, Sequence[str]] = TABLES["replaced"]
 FLAGS = option_keys("training")  # key -> option
 
 
-class Chosen(NamedTuple):
+class Chosen(Struct, frozen=True):
     """What the options set: `section.key=value` texts, and what a recipe assumes."""
 
     settings: tuple[str, ...] = ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..ledger.units import gib
 from ..run.limits import BoundedLimit
@@ -20,7 +22,7 @@ SETTLE = "gpu-mem-calc trace or measure"
 STARTED = "start it once: its log says what it takes"  # of a server
 
 
-class CardVerdict(NamedTuple):
+class CardVerdict(Struct, frozen=True):
     """The verdict on a card, in bytes.
 
     - needs: what the card must have; margin: what must be added to be certain

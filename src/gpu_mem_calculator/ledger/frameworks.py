@@ -8,12 +8,13 @@ with the newest releases.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from msgspec import Struct
 
 RELEASE = r"v?\d+\.\d|b\d+$"  # not a commit
 
 
-class Framework(NamedTuple):
+class Framework(Struct, frozen=True):
     """A framework at the newest version whose source was read.
 
     - name: its own spelling; citations have it in any case

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..ledger.units import GIB
 from .lines import WIDTH, Line, command, gib, wrap_lines
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 FITS, MAY_FIT = "fits with ", "may fit with "
 
 
-class Commands(NamedTuple):
+class Commands(Struct, frozen=True):
     """Arguments of commands: the same run, its explanation, the run with each remedy, and the run
     in detail (by default the run with --long).
     """

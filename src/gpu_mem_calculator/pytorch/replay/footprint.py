@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from msgspec import Struct
 
 
@@ -36,7 +34,7 @@ class Footprint(Struct, frozen=True):
     failed_at: int | None = None
 
 
-class CapOutcome(NamedTuple):
+class CapOutcome(Struct, frozen=True):
     """The outcome of replays under caps from `most_under` up to, not including, `least_over`, in
     units.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.num import Bytes
 from ...ledger.units import KIB, MIB
 
 
-class Chip(NamedTuple):
+class Chip(Struct, frozen=True):
     """What CUDA and its libraries take on GPUs of one compute capability.
 
     - context_kib: of a context, for each multiprocessor
@@ -24,7 +26,7 @@ class Chip(NamedTuple):
 
 # Of those taken as an H200 nothing is known but the workspace.
 H200 = Chip(3962, 94, 32)
-AS_H200 = H200._replace(workspace_mib=4)
+AS_H200 = replace(H200, workspace_mib=4)
 CHIPS: Mapping[str, Chip] = {
     **dict.fromkeys(("6.0", "6.1", "7.0"), Chip(3762, 70)),
     "7.5": Chip(2224, 30),

@@ -13,7 +13,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 WIDTH = 8  # bytes of an event
 FEWEST = 6  # cycles; fewer are written one by one
@@ -25,7 +27,7 @@ Numbers = list[int]
 ~i its complement."""
 
 
-class KeptNumbers(NamedTuple):
+class KeptNumbers(Struct, frozen=True):
     """The numbers of one of several equal blocks: of block 0 `first`, of block 1 `second`."""
 
     first: Numbers
@@ -42,13 +44,12 @@ class KeptNumbers(NamedTuple):
 
 def lines(before: Numbers, last: Numbers, count: int) -> list[Numbers]:
     """The next rows of numbers, each as far from the one before it as `last` from `before`."""
-    line = KeptNumbers(before, last, 0)
-    return [line._replace(number=number).numbers() for number in range(2, count + 2)]
+    return [KeptNumbers(before, last, number).numbers() for number in range(2, count + 2)]
 
 
 def follows(before: KeptNumbers, last: KeptNumbers, new: KeptNumbers) -> bool:
     """Whether three blocks are of one line, at equal distances."""
-    same = all(a is b is c for a, b, c in zip(before[:2], last[:2], new[:2], strict=True))
+    same = before.first is last.first is new.first and before.second is last.second is new.second
     return same and new.number - last.number == last.number - before.number
 
 
@@ -93,7 +94,7 @@ def regular(numbers: array[int], begin: int, length: int, count: int) -> int:
     return count
 
 
-class State(NamedTuple):
+class State(Struct, frozen=True):
     """What a writer has between two cycles.
 
     - `shape`: what decides what is written next; `numbers`: of tensors.
@@ -107,14 +108,14 @@ class State(NamedTuple):
     inputs: list[KeptNumbers]
 
 
-class PhaseInstants(NamedTuple):
+class PhaseInstants(Struct, frozen=True):
     """The names of a phase's instants in order, and the place of each."""
 
     names: list[str]
     places: Mapping[str, int]
 
 
-class Cycle(NamedTuple):
+class Cycle(Struct, frozen=True):
     """Instants of a phase that follow each other several times with equal signs.
 
     `begin`, `end`: of all cycles; `length`: of one. `moving`: entries whose copies change within

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.ledger import LATER, MIDDLE, Ledger
 from ...ledger.remember import remembered
@@ -122,7 +124,7 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     last += [Phase("save", saved, SAVING)] if saved else []
     for step in range(steps):
         for phase in (*first, *each, end, *last):
-            yield phase._replace(title=f"s{step}.{phase.title}")
+            yield replace(phase, title=f"s{step}.{phase.title}")
 
 
 def _tag(number: int, micro_batches: int) -> str:
@@ -142,7 +144,7 @@ def _names(ledger: Ledger, phase: str, tag: str = "") -> Iterator[str]:
     return (i.name for i in usual if not i.micro_batch)
 
 
-class WrittenSize(NamedTuple):
+class WrittenSize(Struct, frozen=True):
     """How much of a stream is written, and what is alive. `empties`: calls of `empty_cache`."""
 
     events: int
@@ -165,7 +167,7 @@ def repeated_phases(phases: list[Phase], steps: int) -> int:
     """
     last = [phase for phase in phases if phase.title.startswith(f"s{steps - 1}.")]
     before = phases[-2 * len(last) : -len(last)]
-    same = [phase[1:] for phase in last] == [phase[1:] for phase in before]
+    same = [replace(one, title="") for one in last] == [replace(one, title="") for one in before]
     return len(last) if steps >= LEAST and last == phases[-len(last) :] and same else 0
 
 

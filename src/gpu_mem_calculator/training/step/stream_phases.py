@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 
-class Phase(NamedTuple):
+class Phase(Struct, frozen=True):
     """A part of the stream up to a mark.
 
     - `title`: the mark's; `names`: the names of its instants in order.

@@ -223,7 +223,7 @@ class StreamWriter(EntryWriter):
 
     def sign(self, phase: PhaseInstants, place: int) -> Hashable:
         """What decides, beside the state, what is written at an instant; None: it has no equal."""
-        names, places = phase
+        names, places = phase.names, phase.places
         name = names[place]
         run = self.plays.get(name)
         if not place or (run is not None and run.block in (HEAD, EMBEDDING)):
@@ -356,7 +356,8 @@ class StreamWriter(EntryWriter):
         self.flow, self.back, self.shared, self.ready = islice(left, 4)
         for tensors in self._moving_tensors(cycle):
             tensors[:] = islice(left, len(tensors))
-        (names, places), later = cycle.phase, count * cycle.length
+        phase, later = cycle.phase, count * cycle.length
+        names, places = phase.names, phase.places
         self.waiting = {
             names[places[name] + later]
             if places.get(name, cycle.end) < cycle.end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ....ledger.ledger import PER_MICRO_BATCH, Ledger
 from ....run.phases import BACKWARD, FORWARD, OPTIMIZER
 from ....run.run import Run
@@ -70,7 +72,7 @@ class PipelineStreamWriter(StreamWriter):
         forward, backward = step[:-1:2], step[1:-1:2]
         for index, phase in enumerate(backward[:-1] if self.flight - 1 else ()):
             names = [name for name in phase.names if name != EPILOGUE]
-            backward[index] = phase._replace(names=names)
+            backward[index] = replace(phase, names=names)
         return forward, backward
 
     def begin(self, phase: Phase) -> None:
