@@ -110,7 +110,8 @@ def trained_shapes(run: Run) -> Iterator[tuple[int, ...]]:
     """The shape of each parameter that takes a gradient, in the model's order."""
     if run.adapter is None:
         return (weight.shape for weight in (*run.trained_tower, *run.arch.weights()))
-    return (shape for layer in run.arch.layers for shape in adapter_shapes(run, layer))
+    equal = ((tuple(adapter_shapes(run, layer)), count) for layer, _, count in run.arch.runs)
+    return (shape for shapes, count in equal for shape in shapes * count)
 
 
 def wide_tables(run: Run) -> tuple[int, ...]:
