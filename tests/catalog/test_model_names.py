@@ -23,6 +23,8 @@ TYPED = {
     "gemma-3-27b-it": ("Gemma 3 27B (with pictures)", ""),
     "gemma-3-27b": ("Gemma 3 27B (text)", ""),
     "olmo2-7b": ("OLMo 2 7B", ""),
+    "llama-3-1-8b": ("Llama 3.1 8B", "llama-3-1-8b taken as Llama 3.1 8B"),
+    "qwen3_8b": ("Qwen3 8B", "qwen3_8b taken as Qwen3 8B"),
     "olmo-2-7b": ("OLMo 2 7B", ""),
     "Mistral 7B": ("Mistral 7B v0.1", ""),
     "mistral-7b-instruct-v0.3": ("Mistral 7B v0.3", ""),

@@ -1,7 +1,8 @@
 """The preset that a model's name means, in any spelling.
 
 A name is split into words: `Llama-3.1-8B-Instruct` and `llama3.1 8b instruct` are both
-llama 3.1 8b instruct. Numbers are never joined, so that a name means no model of another size.
+llama 3.1 8b instruct. Numbers are never joined, so that a name means no model of another size; a
+point between them may be written as anything, as in `llama-3-1-8b`, where one model alone fits.
 """
 
 from __future__ import annotations
@@ -65,7 +66,23 @@ def spelled(name: str) -> Row | None:
     found = words(name)
     spellings = _spelled(*(word for word in _untuned(found) if "." not in word))
     known = spellings.get(found) or spellings.get(_untuned(found))
+    known = known or _apart().get(_parts(found))
     return find("index", known) if known else None
+
+
+def _parts(found: tuple[str, ...]) -> tuple[str, ...]:
+    """The letters and whole numbers of words, without tunings: 3.1 and 3-1 are the same."""
+    return tuple(re.findall(r"\d+|[a-z]+", " ".join(_untuned(found))))
+
+
+@cache
+def _apart() -> dict[tuple[str, ...], str]:
+    """The preset of each name in parts, where only one has them."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for row in rows("index"):
+        for name in filter(None, (*_own_names(row), *row.get("aliases", ()))):
+            found.setdefault(_parts(words(name)), set()).add(row["name"])
+    return {key: names.copy().pop() for key, names in found.items() if len(names) == 1}
 
 
 def meaning(text: str) -> Row | None:
@@ -88,7 +105,7 @@ def is_own(name: str, row: Row) -> bool:
     asked = _untuned(words(name))
     for own in map(_untuned, map(words, filter(None, _own_names(row)))):
         shorter = min(len(asked), len(own))
-        if asked[:shorter] == own[:shorter]:
+        if asked[:shorter] == own[:shorter] or _parts(asked) == _parts(own):
             return True
     return False
 

@@ -36,6 +36,7 @@ ADAPTER ./lora.gguf
         ("llama3.2", "llama3.2-3b", "Q4_K_M"),
         ("llama3.2:latest", "llama3.2-3b", "Q4_K_M"),
         ("llama2:13b", "llama2-13b", "Q4_0"),
+        ("mistral:instruct", "mistral-7b-instruct", "Q4_K_M"),
         ("gpt-oss:120b", "gpt-oss-120b", "MXFP4_MOE"),
         ("deepseek-r1:14b", "deepseek-r1-distill-qwen-14b", "Q4_K_M"),
         ("qwen3:8b-fp16", "qwen3-8b", "F16"),

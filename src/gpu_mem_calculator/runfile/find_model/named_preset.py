@@ -68,6 +68,7 @@ def path_preset(name: str) -> NamedPreset | None:
 
     parts = [part for part in name.replace("\\", "/").split("/") if part]
     path = name.startswith(("/", "~", "$", ".")) or len(parts) > 2 or name[1:3] == ":\\"
+    path = path or name.endswith("/")  # owner/model/ is a folder, too
     if not path or not parts or is_address(name) or parts[-1].endswith(FILES):
         return None
     cached = (part for part in parts if part.startswith("models--"))

@@ -55,6 +55,8 @@ def read_name(text: str) -> FileName:
         raise InputError(f"{text} runs in Ollama's cloud, and nothing is loaded here")
     library, key = argument_data("library", FOLDER), name.lower()
     size = library["latest"].get(key, "") if tag in ("", "latest") else tag
+    if size and not any(one.isdecimal() for one in size):  # mistral:instruct
+        size = "-".join([*filter(None, [library["latest"].get(key)]), size])
     found = read_model_name(f"{name}-{size}" if size else name)
     model = library["models"].get(found.model.lower(), found.model)
     kind = found.quantization or library["quantization"].get(key, DEFAULT)
