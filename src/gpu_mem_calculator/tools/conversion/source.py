@@ -45,6 +45,8 @@ def read_source(
         raise InputError("there is no command to check; write it after gpu-mem-calc check")
     words = hidden_words(words)
     source, name = _Source(files, gpu_bytes, machine_bytes), words[0]
+    if len(words) == 1 and len(name.split()) > 1 and not files.exists(name):
+        return source.script(name)  # a whole command in quotes
     applied = manifest_files(words, files)
     if applied:
         return source.applied(applied)
