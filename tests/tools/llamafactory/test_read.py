@@ -257,3 +257,21 @@ def test_the_arguments_of_the_trainer_for_sequences_are_in_the_table() -> None:
     """Those that Seq2SeqTrainingArguments has beside TrainingArguments (transformers 5.17.0)."""
     own = {"sortish_sampler", "predict_with_generate", "generation_config"}
     assert own | {"generation_max_length", "generation_num_beams"} <= set(TABLE)
+
+
+OPTIONS = "--stage sft --do_train --model_name_or_path llama3.2-1b --finetuning_type lora --bf16"
+
+
+@pytest.mark.parametrize("script", ["src/train_bash.py", "train_bash.py", "src/train.py"])
+def test_the_scripts_of_the_repository_are_the_command(script: str) -> None:
+    """`src/train_bash.py` of 2024, and `src/train.py` with options in the place of a file."""
+    read = read_command(read_launch(["python", script, *OPTIONS.split()], NO_FILES))
+    same = read_command(read_launch(["llamafactory-cli", "train", *OPTIONS.split()], NO_FILES))
+    assert read.tool == "LLaMA-Factory"
+    assert read.run == same.run
+
+
+def test_a_train_script_of_another_tool_is_not_taken() -> None:
+    """Only LLaMA-Factory's has a stage and a type of fine-tuning."""
+    words = ["python", "train.py", "--model_name_or_path", "llama3.2-1b", "--bf16", "true"]
+    assert read_command(read_launch(words, NO_FILES)).tool != "LLaMA-Factory"

@@ -43,7 +43,8 @@ class Format(Struct, frozen=True, kw_only=True):
       the tool has files, `read_data(data, files)`
     - `programs`: patterns of the program's name, with its first argument where that decides
       (`vllm serve`); `modules`: patterns of modules that `python -m` starts;
-      `paths`: patterns of a script's path, where its name alone does not decide
+      `paths`: patterns of a script's path, where its name alone does not decide;
+      `options`: patterns of a program's name, with options that only this tool's has, all of them
     - `keys`: sets of keys; a file that has every key of one set is the tool's
     """
 
@@ -52,6 +53,7 @@ class Format(Struct, frozen=True, kw_only=True):
     folder: str
     programs: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    options: Mapping[str, tuple[str, ...]] = {}
     modules: tuple[str, ...] = ()
     keys: tuple[frozenset[str], ...] = ()
 
@@ -142,6 +144,12 @@ def _starts(tool: Format, command: Command) -> bool:
         return any(re.fullmatch(one, command.words[0]) for one in tool.modules)
     words = [command.program, *command.words[1:2]]
     path = command.words[0].replace("\\", "/")
+    given = {word.partition("=")[0].replace("-", "_") for word in command.words[1:]}
+    if any(
+        re.fullmatch(one, command.program) and {name.replace("-", "_") for name in names} <= given
+        for one, names in tool.options.items()
+    ):
+        return True
     return any(re.fullmatch(one, path) for one in tool.paths) or any(
         re.fullmatch(one, " ".join(words[: one.count(" ") + 1])) for one in tool.programs
     )
