@@ -41,13 +41,14 @@ MOST_NAMED = 3
 TELLING = {"max_seq_length": "trl.SFTTrainer", "reward_funcs": "trl.GRPOTrainer"}
 FILES = (".yaml", ".yml", ".json", ".toml")
 EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
+SERVER = "vllm-serve"
 NAMED: Mapping[str, str] = TABLES["named"]  # options that name a file, and what it has
 
 
 def read_command(command: Command) -> Reading:
     """What a command of trl or of a training script means."""
-    if command.program == "trl":
-        return _read_trl(command)
+    if command.module or command.program == "trl":
+        return _read_trl(_subcommand(command))
     if is_deepspeed_chat(command):
         return read_deepspeed_chat(command)
     script = command.program
@@ -62,11 +63,23 @@ def read_command(command: Command) -> Reading:
     return reading
 
 
+def _subcommand(command: Command) -> Command:
+    """`python -m trl.scripts.sft` as `trl sft`, which starts the same script."""
+    name = command.words[0].rpartition(".")[2] if "scripts." in command.words[0] else ""
+    words = ("trl", *([name] if name else []), *command.words[1:])
+    return replace(command, words=words, module=False)
+
+
 def _read_trl(command: Command) -> Reading:
     """`trl sft ...`: options of the script, and of accelerate launch (cli/commands/training.py)."""
     name = command.words[1] if len(command.words) > 1 else ""
+    if name.replace("_", "-") == SERVER:
+        from .vllm_serve import read_server
+
+        return read_server(command)
     if name not in TRL:
-        hint = nearest(name, list(TRL)) or f"; it can be {', '.join(TRL)}"
+        known = [*TRL, SERVER]
+        hint = nearest(name, known) or f"; it can be {', '.join(known)}"
         raise InputError(f"trl {name} is not read{hint}".replace("  ", " "))
     tool = TRL[name]
     reading, arguments = _reading(tool), script_arguments(tool)
@@ -83,7 +96,8 @@ def _read_trl(command: Command) -> Reading:
             known = [*arguments.table, *syntaxes()["accelerate"].names]
             hint = nearest(key, known) or "; leave it out"
             reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
-    _fill(reading, tool, values, _launched(command, launch, reading), None)
+    started = _launched(command, launch, reading) if launch or not command.launcher else command
+    _fill(reading, tool, values, started, None)
     return reading
 
 
