@@ -7,6 +7,7 @@
 # make bench  how fast it is, as ratios measured in one run
 # make compare-traces N=500   estimates against traces of random runs; about 3 s a run
 # make drift  what changed in the frameworks since their source was read; writes nothing
+# make drift-update TABLES=vllm  writes the lock files of arguments: what each release has
 # make gptlite-bench          the worked example, predicted and, where there is a GPU, measured
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 # modules are compiled when first imported: most of what is installed never is
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: run serve test proof mutants programs lint bench compare-traces drift gptlite-bench clean
+.PHONY: run serve test proof mutants programs lint bench compare-traces drift drift-update gptlite-bench clean
 
 run: $(VENV)/base
 	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
@@ -66,6 +67,10 @@ compare-traces: $(VENV)/reference
 
 drift: $(VENV)/base
 	$(BIN)/python -m maintenance.drift
+
+TABLES ?=
+drift-update: $(VENV)/base
+	$(BIN)/python -m maintenance.releases $(TABLES)
 
 gptlite-bench: $(VENV)/reference
 	cd examples/gptlite && ../../$(BIN)/python bench.py predict ../../docs/gptlite

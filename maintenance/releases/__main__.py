@@ -1,0 +1,112 @@
+"""`python -m maintenance.releases [TABLE ...]`: write the lock files of tables of arguments.
+
+A release that a lock has is not read again, unless --again is given or --release names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from . import lock
+from .index import Files, Release, ReleaseError, releases, version_key
+from .read import read
+
+SETTINGS: dict[str, dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "tables.toml").read_text("utf-8")
+)
+AT_ONCE = 6
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the locks; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m maintenance.releases", description=__doc__)
+    parser.add_argument("tables", nargs="*", help="tables, or the first part of their names")
+    parser.add_argument("--release", action="append", default=[], help="read this release")
+    parser.add_argument("--again", action="store_true", help="read every release anew")
+    options = parser.parse_args(arguments)
+    chosen = [one for one in SETTINGS if one.startswith(tuple(options.tables or [""]))]
+    if not chosen:
+        print(f"no table begins with {options.tables}; there are {', '.join(SETTINGS)}")
+        return 2
+    packages = dict.fromkeys(SETTINGS[one]["package"] for one in chosen)
+    for package in packages:
+        tables = [one for one in chosen if SETTINGS[one]["package"] == package]
+        print(*update(package, tables, options.release, options.again), sep="\n", flush=True)
+    return 0
+
+
+def update(
+    package: str, tables: Sequence[str], named: Sequence[str] = (), again: bool = False
+) -> list[str]:
+    """Write the locks of a package's tables; a line for each, and for what cannot be read."""
+    listed = releases(package)
+    oldest = min((SETTINGS[one]["oldest"] for one in tables), key=version_key)
+    wanted = [
+        one
+        for one in listed
+        if version_key(one.version) >= version_key(oldest)
+        and (again or one.version in named or not (named or _has(tables, one.version)))
+    ]
+
+    def one(release: Release) -> tuple[Release, dict[str, Any], str]:
+        try:
+            files = Files(release)
+            return release, {t: read(files, SETTINGS[t]) for t in tables if _in(t, release)}, ""
+        except (ReleaseError, OSError, SyntaxError) as error:
+            return release, {}, f"{package} {release.version} cannot be read: {error}"
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = list(pool.map(one, wanted))
+    lines = [problem for _, _, problem in results if problem]
+    for table in tables:
+        lines.append(_write(table, results, again))
+    return lines
+
+
+def _in(table: str, release: Release) -> bool:
+    return version_key(release.version) >= version_key(SETTINGS[table]["oldest"])
+
+
+def _has(tables: Sequence[str], version: str) -> bool:
+    """Whether all locks know a release: they have it, or were written when it was there."""
+    return all(version in lock.load(table).get("releases", {}) for table in tables)
+
+
+def _write(table: str, results: Sequence[Any], again: bool) -> str:
+    """Write one lock anew, with what was read; the line that says so."""
+    old = {} if again else lock.load(table)
+    arguments, bases, dates = lock.states(old), lock.bases_at(old), dict(old.get("releases", {}))
+    for release, found, _ in results:
+        if table in found and found[table][0]:
+            arguments[release.version], bases[release.version] = found[table]
+            dates[release.version] = release.date
+    settings = SETTINGS[table]
+    made = lock.made(settings["package"], _reads(settings), dates, arguments, bases)
+    path = lock.path_of(table)
+    path.write_text(lock.text(made), encoding="utf-8")
+    order = list(made["releases"])
+    ends = f"{order[0]} to {order[-1]}" if order else "none"
+    names = made["arguments"]
+    spans = sum(map(len, names.values()))
+    return (
+        f"{table}: {len(order)} releases ({ends}), {len(names)} names, {spans} spans, "
+        f"{path.stat().st_size:,} bytes"
+    )
+
+
+def _reads(settings: dict[str, Any]) -> list[str]:
+    return [
+        one
+        for kind in ("classes", "parsers", "functions", "constants")
+        for one in settings.get(kind, ())
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

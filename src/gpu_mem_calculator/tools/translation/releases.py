@@ -1,0 +1,191 @@
+"""What the arguments of a tool were at any of its releases.
+
+`<table>.lock.json` beside a table of arguments has it: maintenance/releases writes it from the
+tool's own files. The table says what a person judged: effects, reasons, and in `[renamed]` what a
+name is called in later releases. Nothing here is loaded until a release is asked for.
+
+Releases are in the order of their versions. `release_of` gives the release of a date, `nearest` the
+release that a version names in part, or the last one before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ...catalog.kept import read_table
+from .arguments import FOLDER, argument_data
+
+STATES = ("default", "computed", "required")  # of which an argument has one
+
+
+class Stated(Struct, frozen=True, kw_only=True):
+    """An argument as a release states it.
+
+    - default: its value; None where it is `computed` or `required`
+    - computed: the code of a default that only runs can tell
+    - type: what it takes, as Python writes a union; choices: its values, where they are known
+    - form: how it is written in a command: `flag` (no value), `off` (a flag that turns it off),
+      `switch` (a value or none), `list`, `repeated`; else with one value
+    - flags: other names of the option, as they are written
+    """
+
+    default: Any = None
+    computed: str = ""
+    required: bool = False
+    type: str = ""
+    choices: tuple[Any, ...] = ()
+    form: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class ReleaseLock(Struct, frozen=True):
+    """A lock: the package, the date of each release, and what a table inherits from which release
+    on; `arguments`: the spans of each name.
+    """
+
+    package: str
+    releases: Mapping[str, str]
+    arguments: Mapping[str, list[dict[str, Any]]]
+    bases: list[dict[str, Any]]
+    order: Mapping[str, int]
+
+    def holding(self, spans: list[dict[str, Any]], release: str) -> Iterator[dict[str, Any]]:
+        """The spans that began at a release or before it."""
+        place = self.order[release]
+        return (span for span in spans if self.order[span["from"]] <= place)
+
+
+def has_lock(path: str, folder: Path = FOLDER) -> bool:
+    """Whether a table of arguments has a lock; `path` as in `argument_table`."""
+    return (folder / f"{path}.lock.json").exists()
+
+
+@cache
+def release_lock(path: str, folder: Path = FOLDER) -> ReleaseLock:
+    """The lock of a table of arguments."""
+    data = read_table(f"{folder}/{path}.lock.json")
+    dates, arguments = data["releases"], data["arguments"]
+    order = {release: place for place, release in enumerate(dates)}
+    return ReleaseLock(data["package"], dates, arguments, data.get("bases", []), order)
+
+
+def releases(path: str, folder: Path = FOLDER) -> tuple[str, ...]:
+    """The releases that a table's lock has, the oldest first."""
+    return tuple(release_lock(path, folder).releases)
+
+
+def release_of(path: str, date: str, folder: Path = FOLDER) -> str:
+    """The newest release on a date (`2025-06-14`) or at the end of a month (`2025-06`).
+
+    The oldest one where there was none.
+    """
+    dates = release_lock(path, folder).releases
+    there = [release for release, day in dates.items() if day[: len(date)] <= date]
+    return there[-1] if there else next(iter(dates))
+
+
+def nearest(path: str, version: str, folder: Path = FOLDER) -> str:
+    """The release that a version means: itself, the newest that it begins (`4.57`), else the last
+    one before it, or the oldest.
+    """
+    known = releases(path, folder)
+    if version in known:
+        return version
+    begun = [one for one in known if one.startswith(f"{version}.")]
+    before = [one for one in known if _order(one) <= _order(version)]
+    return (begun or before or known[:1])[-1]
+
+
+def _order(version: str) -> tuple[list[int], int]:
+    main, _, post = version.partition("post")
+    return [int(part) for part in re.findall(r"\d{1,9}", main)], int(post) if post.isdigit() else -1
+
+
+@cache
+def _own(path: str, release: str, folder: Path) -> Mapping[str, Stated]:
+    """The arguments of a table's own classes at a release of its lock."""
+    lock, found = release_lock(path, folder), {}
+    for name, spans in lock.arguments.items():
+        state: dict[str, Any] | None = None
+        for span in lock.holding(spans, release):
+            state = _after(state or {}, span)
+        if state is not None:
+            flags, choices = tuple(state.pop("flags", ())), tuple(state.pop("choices", ()))
+            found[name] = Stated(**state, flags=flags, choices=choices)
+    return found
+
+
+def _after(state: dict[str, Any], span: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An argument after a span, which has what differs; None where it is gone."""
+    if "gone" in span:
+        return None
+    new = {key: value for key, value in span.items() if key != "from"}
+    if isinstance(change := new.get("choices"), dict):
+        left = [one for one in state["choices"] if one not in change.get("removed", ())]
+        new["choices"] = [*left, *change.get("added", ())]
+    if not new.keys().isdisjoint(STATES):
+        state = {key: value for key, value in state.items() if key not in STATES}
+    return state | new
+
+
+def arguments_at(
+    path: str, release: str, others: Mapping[str, str] | None = None, folder: Path = FOLDER
+) -> Mapping[str, Stated]:
+    """The arguments of a tool at a release of its lock, by name.
+
+    - others: releases of other packages, for what the tool inherits from them (`trl` from
+      `transformers`); those that are not given are the newest on the day of the release
+    """
+    lock, others = release_lock(path, folder), others or {}
+    found: dict[str, Stated] = {}
+    tables: list[str] = []
+    for span in lock.holding(lock.bases, release):
+        tables = span["tables"]
+    for table in tables:
+        package = release_lock(table, folder).package
+        given = release if package == lock.package else others.get(package)
+        at = nearest(table, given, folder) if given else None
+        at = at or release_of(table, lock.releases[release], folder)
+        found.update(arguments_at(table, at, others, folder))
+    return {**found, **_own(path, release, folder)}
+
+
+def renamed(path: str, folder: Path = FOLDER) -> Mapping[str, str]:
+    """Names of older releases, each with what it is called now, where a person has said so."""
+    data = argument_data(path, folder)
+    base = renamed(data["base"], folder) if "base" in data else {}
+    return {**base, **data.get("renamed", {})}
+
+
+def name_at(
+    path: str,
+    name: str,
+    release: str,
+    others: Mapping[str, str] | None = None,
+    folder: Path = FOLDER,
+) -> str:
+    """What an argument is called at a release; empty where the release has no such argument."""
+    stated, names = arguments_at(path, release, others, folder), renamed(path, folder)
+    now = names.get(name, name)
+    older = (old for old, new in names.items() if new == now)
+    return next((one for one in (name, now, *older) if one in stated), "")
+
+
+def span_of(path: str, name: str, folder: Path = FOLDER) -> tuple[str, str]:
+    """The first release that has an argument, and the first that has it no more; empty where none.
+
+    Of what a table inherits, that of the table that has it.
+    """
+    lock = release_lock(path, folder)
+    if name in lock.arguments:
+        spans = lock.arguments[name]
+        return spans[0]["from"], spans[-1]["from"] if "gone" in spans[-1] else ""
+    tables = {table for span in lock.bases for table in span["tables"]}
+    found = (span_of(table, name, folder) for table in sorted(tables))
+    return next((one for one in found if one[0]), ("", ""))

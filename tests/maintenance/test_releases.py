@@ -1,0 +1,209 @@
+"""Lock files of arguments: what is read of a release, and the spans of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from maintenance.releases import lock
+from maintenance.releases.index import version_key
+from maintenance.releases.options import Arguments
+from maintenance.releases.read import read
+
+
+class Texts:
+    """Files of a release."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        self.names = frozenset(texts)
+
+    def text(self, path: str) -> str:
+        """The text of a file."""
+        return self._texts[path]
+
+
+CONFIG = """
+from enum import Enum
+from typing import Literal, Optional, Union
+from dataclasses import dataclass, field
+from other import TrainingArguments, available
+from .names import BLOCK, Kinds
+
+class Level(str, Enum):
+    LOW = "low"
+    HIGH = "high"
+
+@dataclass
+class Base:
+    inherited: int = 1
+    changed: int = 2
+
+@dataclass
+class Config(Base, TrainingArguments):
+    changed: float = 2.5
+    size: Optional[int] = BLOCK * 2
+    level: Union[Level, str] = field(default=Level.HIGH, metadata={"aliases": ["--lv"]})
+    kind: Kinds = "a"
+    open: Literal["x", "y"] | str = "x"
+    names: list[str] = field(default_factory=lambda: ["n"])
+    made: Base = field(default_factory=Base)
+    called: int = available()
+    needed: str
+    maybe = 7
+    if available():
+        best = "fast"
+    else:
+        best = "slow"
+    chosen: str = best
+    _hidden: int = 1
+    left_out: int = field(default=1, init=False)
+"""
+NAMES = """
+from typing import Literal
+BLOCK = 16
+Kinds = Literal["a", "b"]
+"""
+TEXTS = Texts({"pack/config.py": CONFIG, "pack/names.py": NAMES})
+SETTINGS: dict[str, Any] = {
+    "classes": ["pack/config.py::Config"],
+    "command": "HfArgumentParser",
+    "bases": {"TrainingArguments": "trainer/arguments"},
+}
+FIELDS: Arguments = {
+    "inherited": {"default": 1, "type": "int"},
+    "changed": {"default": 2.5, "type": "float"},
+    "size": {"default": 32, "type": "int | None"},
+    "level": {"default": "high", "type": "str", "choices": ["low", "high"], "flags": ["--lv"]},
+    "kind": {"default": "a", "type": "str", "choices": ["a", "b"]},
+    "open": {"default": "x", "type": "str"},
+    "names": {"default": ["n"], "type": "list", "form": "list"},
+    "made": {"computed": "Base()", "type": "dict"},
+    "called": {"computed": "available()", "type": "int"},
+    "needed": {"required": True, "type": "str"},
+    "chosen": {"computed": "'slow' if not available() else 'fast' if available()", "type": "str"},
+}
+
+
+def test_the_fields_of_a_class() -> None:
+    """Inherited fields, names of other files, choices and factories; a base of another package is
+    named, and what only runs can tell is code.
+    """
+    assert read(TEXTS, SETTINGS) == (FIELDS, ["trainer/arguments"])
+
+
+PARSER = """
+import argparse, json
+from .config import Config
+from .names import Kinds, get_kwargs, nullable_str
+
+class Args:
+    tp_size: int = 1
+    eager: bool = True
+
+    @staticmethod
+    def add_cli_args(parser):
+        parser.add_argument("--tensor-size", "--tp-size", "-tp", type=int, default=Args.tp_size)
+        parser.add_argument("--eager", action="store_true")
+        parser.add_argument("--no-eager", action="store_false", dest="eager_off")
+        parser.add_argument("--kinds", nargs="+", type=str, choices=["a", None])
+        parser.add_argument("--extra", type=json.loads, default={})
+        parser.add_argument("--name", type=nullable_str, default=None)
+        parser.add_argument("--tp-old", dest="tp_size", type=int)
+        parser.add_argument("--hidden", default=argparse.SUPPRESS)
+        config = get_kwargs(Config)
+        config["size"]["type"] = float
+        group = parser.add_argument_group("config")
+        group.add_argument("--size", **config["size"])
+        group.add_argument("--level", **{**config["level"], "default": "low"})
+        group.add_argument("--words", **config["names"])
+        parser.add_argument("positional", type=str)
+"""
+OPTIONS: Arguments = {
+    "tp_size": {"default": 1, "type": "int", "flags": ["--tensor-size", "-tp", "--tp-old"]},
+    "eager": {"default": False, "type": "bool", "form": "flag"},
+    "eager_off": {"default": True, "type": "bool", "form": "off", "flags": ["--no-eager"]},
+    "kinds": {"default": None, "type": "str", "form": "list", "choices": ["a"]},
+    "extra": {"default": {}, "type": "dict"},
+    "name": {"default": None, "type": "str | None"},
+    "hidden": {"default": None, "type": "str"},
+    "size": {"default": 32, "type": "float"},
+    "level": {"default": "low", "type": "str", "choices": ["low", "high"], "flags": ["--lv"]},
+    "words": {"default": ["n"], "type": "list", "form": "list"},
+}
+
+
+def test_the_options_of_a_parser() -> None:
+    """An option is named after the field that one of its names has; keywords of a class's fields
+    are taken with what the function changes of them.
+    """
+    texts = Texts({"pack/args.py": PARSER, "pack/config.py": CONFIG, "pack/names.py": NAMES})
+    place = "pack/args.py::Args"
+    found, _ = read(texts, {"parsers": [f"{place}.add_cli_args"], "fields": [place]})
+    assert found == OPTIONS
+
+
+def test_what_a_release_does_not_have_is_not_read() -> None:
+    """A class, a file or a method of other releases."""
+    for one in ("pack/config.py::Other", "gone.py::Config", "pack/config.py::Config.method"):
+        assert read(TEXTS, {"classes": [one]}) == ({}, [])
+
+
+STATES: dict[str, Arguments] = {
+    "0.9": {"a": {"default": 1, "type": "int"}, "old": {"default": None, "type": "str"}},
+    "0.9.post1": {"a": {"default": 1, "type": "int"}, "old": {"default": None, "type": "str"}},
+    "0.10": {
+        "a": {"computed": "f()", "type": "int", "choices": [1, 2, 3], "flags": ["-a"]},
+        "b": {"required": True, "type": "str"},
+    },
+    "1.0": {
+        "a": {"default": None, "type": "int", "choices": [4, 3, 2]},
+        "b": {"required": True, "type": "str"},
+        "old": {"default": 0, "type": "int"},
+    },
+}
+BASES = {"0.10": ["x"], "1.0": ["x"]}
+SPANS = {
+    "a": [
+        {"from": "0.9", "default": 1, "type": "int"},
+        {"from": "0.10", "computed": "f()", "choices": [1, 2, 3], "flags": ["-a"]},
+        {"from": "1.0", "default": None, "choices": {"added": [4], "removed": [1]}, "flags": []},
+    ],
+    "b": [{"from": "0.10", "required": True, "type": "str"}],
+    "old": [
+        {"from": "0.9", "default": None, "type": "str"},
+        {"from": "0.10", "gone": True},
+        {"from": "1.0", "default": 0, "type": "int"},
+    ],
+}
+
+
+def test_a_lock_has_a_span_for_each_change() -> None:
+    """What differs from the span before; releases in the order of their versions."""
+    dates = dict.fromkeys(STATES, "2026-01-01")
+    made = lock.made("pack", ["reads"], dates, STATES, BASES)
+    assert list(made["releases"]) == ["0.9", "0.9.post1", "0.10", "1.0"]
+    assert made["arguments"] == SPANS
+    assert made["bases"] == [{"from": "0.10", "tables": ["x"]}]
+
+
+def test_a_lock_gives_back_what_was_read() -> None:
+    """So that another release can be added without reading those that it has."""
+    dates = dict.fromkeys(STATES, "2026-01-01")
+    made = lock.made("pack", [], dates, STATES, BASES)
+    assert lock.made("pack", [], dates, lock.states(made), lock.bases_at(made)) == made
+    for release, found in lock.states(made).items():
+        for name, row in found.items():
+            choices = set(row.pop("choices", ()))
+            assert choices == set(STATES[release][name].get("choices", ()))
+            assert row == {k: v for k, v in STATES[release][name].items() if k != "choices"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("0.9", "0.10"), ("1.0", "1.0.post1"), ("1.0.post1", "1.0.1")]
+)
+def test_versions_are_ordered_by_their_numbers(before: str, after: str) -> None:
+    """And a post-release follows its release."""
+    assert version_key(before) < version_key(after)

@@ -1,0 +1,142 @@
+"""Arguments of a tool at any of its releases, from the locks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator.tools.translation.arguments import FOLDER
+from gpu_mem_calculator.tools.translation.releases import (
+    arguments_at,
+    name_at,
+    nearest,
+    release_of,
+    releases,
+    span_of,
+)
+from maintenance.releases import lock
+from maintenance.releases.__main__ import SETTINGS
+
+LOCKS = sorted(
+    path.relative_to(FOLDER).as_posix().removesuffix(".lock.json")
+    for path in FOLDER.rglob("*.lock.json")
+)
+
+
+# Facts from the tools' own files: release, argument, default.
+DEFAULTS = [
+    ("vllm/arguments", "0.4.0", "max_num_seqs", 256),
+    ("vllm/arguments", "0.19.0", "gpu_memory_utilization", 0.9),
+    ("vllm/arguments", "0.20.0", "gpu_memory_utilization", 0.92),
+    ("vllm/arguments", "0.4.3", "max_logprobs", 5),
+    ("sglang/arguments", "0.4.0", "schedule_policy", "lpm"),
+    ("transformers/arguments", "4.53.3", "optim", "adamw_torch"),
+    ("transformers/arguments", "4.53.3", "average_tokens_across_devices", False),
+    ("trl/sft", "0.12.0", "max_seq_length", None),
+    ("trl/sft", "0.21.0", "gradient_checkpointing", False),
+    ("trl/sft", "0.22.0", "gradient_checkpointing", True),
+    ("trl/sft", "1.16.0", "gradient_checkpointing", True),
+    ("trl/grpo", "0.15.0", "vllm_gpu_memory_utilization", 0.9),
+    ("trl/grpo", "1.16.0", "vllm_gpu_memory_utilization", 0.3),
+]
+
+
+@pytest.mark.parametrize(("path", "release", "name", "default"), DEFAULTS)
+def test_a_default_is_that_of_the_release(
+    path: str, release: str, name: str, default: object
+) -> None:
+    """Some that memory depends on."""
+    assert arguments_at(path, release)[name].default == default
+
+
+def test_a_default_that_only_runs_can_tell_is_no_value() -> None:
+    """transformers takes the fused AdamW where torch is 2.8 or newer."""
+    optim = arguments_at("transformers/arguments", "4.57.0")["optim"]
+    assert optim.default is None
+    assert "is_torch_greater_or_equal_than_2_8" in optim.computed
+
+
+def test_what_is_inherited_is_of_the_other_packages_release() -> None:
+    """The one that is named; else the newest on the day of the release."""
+    name = "average_tokens_across_devices"
+    old = arguments_at("trl/sft", "0.26.0", {"transformers": "4.53"})
+    assert old[name].default is False
+    assert arguments_at("trl/sft", "0.26.0")[name].default is True
+    assert name not in arguments_at("trl/sft", "0.26.0", {"transformers": "4.40.0"})
+
+
+def test_the_release_of_a_date() -> None:
+    """The newest version that was there; of a month, at its end."""
+    assert release_of("vllm/arguments", "2025-06") == "0.9.1"
+    assert release_of("vllm/arguments", "2025-06-09") == "0.9.0.1"
+    assert release_of("vllm/arguments", "2020-01") == "0.4.0"
+    assert release_of("transformers/arguments", "2026-01-20") == "4.57.6"
+
+
+def test_the_nearest_release_of_a_version() -> None:
+    """Itself, the newest of a series, or the last one before it."""
+    path = "transformers/arguments"
+    assert nearest(path, "4.57.1") == "4.57.1"
+    assert nearest(path, "4.57") == "4.57.6"
+    assert nearest(path, "4.57.1.dev0") == "4.57.1"
+    assert nearest(path, "3.0") == "4.38.0"
+    assert nearest(path, "99.1") == releases(path)[-1]
+    assert nearest("sglang/arguments", "0.4.6") == "0.4.6"
+
+
+def test_the_span_of_a_name() -> None:
+    """Since when, and until when."""
+    assert span_of("transformers/arguments", "group_by_length") == ("4.38.0", "5.2.0")
+    assert span_of("trl/sft", "group_by_length") == ("4.38.0", "5.2.0")
+    assert span_of("trl/sft", "packing") == ("0.9.2", "")
+    assert span_of("trl/sft", "nothing") == ("", "")
+
+
+def test_a_name_that_a_release_does_not_have() -> None:
+    """It has none, where no one has said what it was called."""
+    assert name_at("vllm/arguments", "max_num_seqs", "0.4.0") == "max_num_seqs"
+    assert name_at("vllm/arguments", "kv_cache_memory_bytes", "0.4.0") == ""
+
+
+@pytest.mark.parametrize("path", LOCKS)
+def test_the_reader_agrees_with_the_writer(path: str) -> None:
+    """At every release, for the arguments of the table's own classes."""
+    data = lock.load(path)
+    states = lock.states(data)
+    for release in list(states)[:: max(1, len(states) // 8)]:
+        read = arguments_at(path, release)
+        assert states[release].keys() <= read.keys()
+        for name, state in states[release].items():
+            row = read[name]
+            assert {
+                "default": row.default,
+                "computed": row.computed,
+                "required": row.required,
+                "type": row.type,
+                "choices": list(row.choices),
+                "form": row.form,
+                "flags": list(row.flags),
+            } == {
+                "default": None,
+                "computed": "",
+                "required": False,
+                "choices": [],
+                "form": "",
+                "flags": [],
+                **state,
+            }
+
+
+@pytest.mark.parametrize("path", LOCKS)
+def test_a_lock_is_written_as_the_script_writes_it(path: str) -> None:
+    """No one edits it: it is made of what was read, and belongs to a table."""
+    data = lock.load(path)
+    settings = SETTINGS[path]
+    order = lock.made(
+        settings["package"], data["reads"], data["releases"], lock.states(data), lock.bases_at(data)
+    )
+    assert lock.path_of(path).read_text(encoding="utf-8") == lock.text(order)
+    assert json.loads(lock.text(order)) == data
+    assert Path(f"{FOLDER}/{path}.toml").exists()
