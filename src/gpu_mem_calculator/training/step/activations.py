@@ -38,7 +38,7 @@ from ...run.recompute import BY_OPERATION, FULL
 from ...run.run import Precision, Run
 from ..losses import TRANSFORMERS, kernel
 from .embedding import embedding_entries, embedding_events
-from .instants import Instants, StepInstant
+from .instants import WHOLE_PASS, Instants, StepInstant, others_wait
 from .layer_groups import LayerGroup, LayerGroups
 from .layer_walks import OPERATION_CODE, LayerSources, group_walk, run_sources
 from .loading import quantized_fields
@@ -180,9 +180,10 @@ def block_entries(
 ) -> Iterator[Entry]:
     """What layers and head save and need while they run, if no events have it (unrolled runs)."""
     source, checkpoint = walks.sources.layer, walks.sources.checkpoint
+    others = others_wait(tuple(group.count for group in groups), instants) if run.unrolled else ()
     for i, group in enumerate(groups if run.unrolled else ()):
         yield from int8_inputs(i, group, walks.layers[i], instants)
-        yield from waiting_entries(i, group, walks.layers[i], instants, source, checkpoint)
+        yield from waiting_entries(i, group, walks.layers[i], others, source, checkpoint)
     for i, group in enumerate(() if run.unrolled else groups):
         first = walks.first if i == 0 else None
         yield from _saved(i, group, walks.layers[i], instants, first, walks.sources)
@@ -369,14 +370,14 @@ def waiting_entries(
 ) -> Iterator[Entry]:
     """What other micro-batches in flight keep, in addition to the one whose blocks have events.
 
-    `index` is the layer group's; the sources are those of what a layer and of what a checkpointed
-    layer keeps.
+    `index` is the layer group's; `instants` those at which others may keep something; the sources
+    are those of what a layer and of what a checkpointed layer keeps.
     """
 
     live: dict[str, Num] = {}
     for i in instants:
         copies = i.saved[index]
-        done = i.work in ("head", "reference") or (i.work == "layer" and index < i.stretch)
+        done = i.work in WHOLE_PASS or (i.work == "layer" and index < i.stretch)
         if copies > 1 or (copies and not (group.count and done)):
             live[i.name] = copies - bool(group.count and done)
     if not live:

@@ -179,16 +179,16 @@ def _micro_batch(
         values |= {"head_grads": old_grads * head, "embedding_grads": old_grads * embedding}
         instants.append(StepInstant(instant=named, **values | fields))
 
-    last, layers = len(ranges) - 1, range(len(full))
+    last, none = len(ranges) - 1, tuple(0 for _ in full)
+    low = tuple(a - b for a, b in zip(full, counts, strict=True))
     some = holds(flight > 0) * present
     layer_fields: dict[str, Any] = {"work": "layer", "inside_forward": True}
     for i in range(last if every else 0):
-        begun = tuple(n - (counts[j] if j >= i else 0) for j, n in enumerate(full))
         title = f"forward, {ranges[i].title}"
-        fields = {**layer_fields, "stretch": i, "saved": begun}
+        fields = {**layer_fields, "stretch": i, "saved": full[:i] + low[i:]}
         add(f"forward.{i}", FORWARD, title, some * forwards, **fields)
     for name, i, ends in _forward_ends(counts):
-        minus = tuple(larger(n - 1, 0) if j == i else n for j, n in enumerate(full))
+        minus = (*full[:i], larger(full[i] - 1, 0), *full[i + 1 :])
         fields = {**layer_fields, "stretch": i, "saved": minus}
         add(name, FORWARD, "forward, last layer", ends * some * forwards, **fields)
     in_head: dict[str, Any] = {"saved": full, "work": "head"}
@@ -203,23 +203,17 @@ def _micro_batch(
         if title.endswith(" layer"):  # a layer by itself
             first = last_title = title
         exists = holds(counts[i] > 0) * some
-        top = tuple(
-            full[j] - counts[j] if j > i else larger(full[j] - 1, 0) if j == i else full[j]
-            for j in layers
-        )
-        above = tuple(counts[j] if later or j > i else 0 for j in layers)
+        top = (*full[:i], larger(full[i] - 1, 0), *low[i + 1 :])
+        above = counts if later else none[: i + 1] + counts[i + 1 :]
         fields = {"head_grads": head, "work": "layer", "stretch": i}
         alive: dict[str, Any] = {"saved": top, "grads": above, "layer": LAST}
         add(f"backward.{i}.last", BACKWARD, last_title, exists, **fields, **alive)
         if not every and (both_ends or not later):
-            low = tuple(full[j] - (counts[j] if j >= i else 0) for j in layers)
-            under = tuple(
-                counts[j] if later or j > i else (larger(counts[j] - 1, 0) if j == i else 0)
-                for j in layers
-            )
-            alive = {"saved": low, "grads": under, "layer": FIRST}
+            under = counts
+            if not later:
+                under = (*none[:i], larger(counts[i] - 1, 0), *counts[i + 1 :])
+            alive = {"saved": full[:i] + low[i:], "grads": under, "layer": FIRST}
             add(f"backward.{i}.first", BACKWARD, first, exists, **fields, **alive)
-    low = tuple(full[j] - counts[j] for j in layers)
     fields = {"saved": low, "grads": counts, "head_grads": head, "work": "embedding"}
     title = "backward of the embedding"
     add("embedding.backward", BACKWARD, title, embedding * some, **fields)
@@ -235,3 +229,22 @@ def with_old_gradients(instants: Instants) -> Instants:
     return tuple(
         replace(i, **old) if i.instant.phase == FORWARD and not i.later else i for i in instants
     )
+
+
+WHOLE_PASS = ("head", "reference")  # work for which all layers have run
+
+
+def others_wait(counts: tuple[Num, ...], instants: Instants) -> Instants:
+    """The instants of an unrolled run at which more is kept than by the micro-batch whose blocks
+    have events: that has all below the layer at work, and in the loss all.
+
+    `counts`: layers of each group.
+    """
+    ones, none = tuple(1 for _ in counts), tuple(0 for _ in counts)
+
+    def own(at: StepInstant) -> tuple[Num, ...]:
+        if at.work == "layer":
+            return ones[: at.stretch] + none[at.stretch :]
+        return ones if at.work in WHOLE_PASS else none
+
+    return tuple(at for at in instants if counts != ones or at.saved != own(at))

@@ -92,13 +92,17 @@ class WrittenStream(Struct, frozen=True):
         scripts = _matching_scripts(self.ledger, ledger)
         if scripts is None:
             return None
-        sizes = self._sizes(gpu_entries(ledger), scripts, scaled=ledger.scaled)
+        entries, known = gpu_entries(ledger), gpu_entries(self.ledger)
+        changed = {i: new for i, new in enumerate(entries) if new is not known[i]}
+        sizes = self._sizes(changed, scripts, scaled=ledger.scaled)
         return None if sizes is None else replace(self.stream, sizes=sizes)
 
     def _sizes(
-        self, entries: Sequence[Entry], scripts: Mapping[int, BlockEvents], *, scaled: bool
+        self, changed: Mapping[int, Entry], scripts: Mapping[int, BlockEvents], *, scaled: bool
     ) -> array[int] | None:
-        """The sizes by their origins; None where some that were equal are not."""
+        """The sizes by their origins; None where some that were equal are not. `changed`: by their
+        numbers, the entries that are others.
+        """
         sizes = self.stream.sizes[:]
         for origin in self.origins:
             if isinstance(origin, SizedByBlock):
@@ -109,11 +113,12 @@ class WrittenStream(Struct, frozen=True):
                 else:
                     sizes[begin] = new[tensor]
             elif isinstance(origin, SizedByEntry):
-                begin, end, entry = origin
-                new = array("q", tensor_bytes(entries[entry], scaled=scaled))
-                if len(new) != end - begin:
-                    return None
-                sizes[begin:end] = new
+                begin, end, number = origin
+                if number in changed:
+                    new = array("q", tensor_bytes(changed[number], scaled=scaled))
+                    if len(new) != end - begin:
+                        return None
+                    sizes[begin:end] = new
             elif isinstance(origin, Repeated):
                 begin, end, times = origin
                 sizes[end : end + times * (end - begin)] = sizes[begin:end] * times

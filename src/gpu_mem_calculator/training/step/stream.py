@@ -11,6 +11,7 @@ copied. `tests/training/step/test_repeated_steps.py` compares with writing it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from itertools import chain
 
@@ -188,10 +189,7 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     events = writer.events[before.events :]
     moved = shifted(events, shift)
     following = dict(zip((~tensor for tensor in older), (~tensor for tensor in left), strict=True))
-    for at, event in enumerate(events) if older else ():
-        if ~before.tensors < event < 0:
-            moved[at] = following[event]
-    writer.events += moved
+    writer.events += array("q", map(following.get, events, moved)) if older else moved
     writer.sizes += writer.sizes[before.tensors :]
     marked = [end + later for end, _ in stream.marks[before.marks :]]
     stream.marks += zip(marked, titles, strict=True)

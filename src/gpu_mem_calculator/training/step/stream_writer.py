@@ -39,6 +39,16 @@ class StreamWriter(EntryWriter):
     refills = True
 
     @cached_property
+    def changes(self) -> dict[tuple[str, str], int]:
+        """The changes from one instant to the next, by their names."""
+        return {}
+
+    @cached_property
+    def numbered(self) -> dict[Hashable, int]:
+        """The number of each change."""
+        return {}
+
+    @cached_property
     def made_later(self) -> list[int]:
         """The entries that are made when the first block runs."""
         return [index for role in MADE_LATER for index in self.with_role[role]]
@@ -228,15 +238,21 @@ class StreamWriter(EntryWriter):
         run = self.plays.get(name)
         if not place or (run is not None and run.block in (HEAD, EMBEDDING)):
             return None
-        before = self.alive[self.known_as(names[place - 1])]
-        table = self.alive[self.known_as(name)]
-        more = tuple([(index, copies - before.get(index, 0)) for index, copies in table.items()])
+        more = self._change(self.known_as(names[place - 1]), self.known_as(name))
         times = (name in self.first_forward, name in self.updates)
         if run is None:
             return more, times
         frees = places[run.until] - place if run.until in places else run.until
         how = (run.forward, run.reentrant, run.offloaded, run.goes, run.waits, frees)
         return more, times, how, id(run.script), id(run.once)
+
+    def _change(self, before: str, name: str) -> int:
+        """A number for how the copies of entries differ from those of the instant before."""
+        if (before, name) not in self.changes:
+            old = self.alive[before]
+            more = tuple([(i, copies - old.get(i, 0)) for i, copies in self.alive[name].items()])
+            self.changes[before, name] = self.numbered.setdefault(more, len(self.numbered))
+        return self.changes[before, name]
 
     def moving(self, names: Sequence[str]) -> tuple[list[int], list[int]] | None:
         """Of instants and the one that follows, the entries whose copies change, and come back to

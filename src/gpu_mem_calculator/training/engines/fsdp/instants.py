@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
@@ -324,13 +325,11 @@ def waiting_layers(
     """The layers whose forward has instants: number, word in names, title, which end of the model
     it is, and the fields of an instant before it runs.
     """
-    last = layer_count(stack) - 1
+    counts = tuple(int(group.count) for group in stack)
+    lows = list(accumulate(counts, initial=0))
+    last = lows[-1] - 1
     for layer, index in _forward_layers(stack, every=every):
-        low = layer_count(stack[:index])
-        saved = tuple(
-            int(group.count) if j < index else layer - low if j == index else 0
-            for j, group in enumerate(stack)
-        )
+        saved = (*counts[:index], layer - lows[index], *(0 for _ in counts[index + 1 :]))
         word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
         end = {"first": FIRST, "last": LAST}.get(word, "")
