@@ -8,6 +8,7 @@ and `__params_to_release` (634). It agrees with measured runs to the byte at the
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -115,13 +116,14 @@ class ModuleTrace:
         self.events += [(ident, True) for ident in reversed(before[2:]) if self.modules[ident]]
 
     def _count(self) -> None:
+        in_order = [sorted(params) for params in self.modules]
+        sizes = [sum([self.numel[param] for param in params]) for params in self.modules]
         fetches = [module for module, fetched in self.events if fetched]
         for number, module in enumerate(fetches):
-            params = self.modules[module]
-            self.order += [(param, number) for param in sorted(params)]
-            self.passed.append(self.passed[-1] + sum([self.numel[param] for param in params]))
-            for param in params:
+            for param in in_order[module]:
+                self.order.append((param, number))
                 self.uses[param].append(number)
+        self.passed = [*accumulate([sizes[module] for module in fetches], initial=0)]
 
     def _forward(self, ids: list[int], *, holds: bool = False) -> None:
         for ident in ids:

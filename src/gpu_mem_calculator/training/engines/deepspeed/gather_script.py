@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.remember import remembered
+from ...step.cycles import continued, shifted
 from .coordinator import GatherLimits, ModuleStack, module_trace
 from .gather import FROM_HOST, GatherAllocator, Reads, WeightReader, modules_of
 from .hook_points import AFTER, BEFORE, PassHooks
@@ -164,7 +165,7 @@ class _Recording:
         self.reader = WeightReader(self.trace, self.state)
         self.ends: list[int] = []
         self.backwards = False
-        small = {p for p, _ in self.trace.order if self.state.persistent[p]}
+        small = [p for p, uses in enumerate(self.trace.uses) if uses and self.state.persistent[p]]
         # whether small parameters stay gathered, or all are freed by those who have gathered them
         self.settled = all(self.state.available[p] == known for p in small)
         self.blocks = [block for block, count in model.layers for _ in range(count)]
@@ -283,35 +284,41 @@ class _Recording:
         """
         if self._kind(numbers[later]) != self._kind(numbers[0]):
             return False
-        rows = []
-        for moved in (0, later):
-            taken, fetch = begin.taken + moved * step.taken, begin.step + moved * step.step
-            first = begin.param + moved * step.param
-            row = self.trace.order[taken : taken + step.taken]
-            rows.append([(self._near(p, first), at - fetch, self.trace.numel[p]) for p, at in row])
-        return rows[0] == rows[1] and all(
-            soon
-            == self.state.used_soon(
-                p + later * step.param * self._near(p, 0)[0], fetch + later * step.step
+        fetches, params = later * step.step, later * step.param
+        taken = begin.taken + later * step.taken
+        own = self.trace.order[begin.taken : begin.taken + step.taken]
+        moved = [(self._moved(p, params), at + fetches) for p, at in own]
+        numel, used_soon = self.trace.numel, self.state.used_soon
+        return (
+            moved == self.trace.order[taken : taken + step.taken]
+            and all(numel[p] == numel[q] for (p, _), (q, _) in zip(own, moved, strict=True))
+            and all(
+                soon == used_soon(self._moved(p, params), fetch + fetches)
+                for p, fetch, soon in self.state.checks
             )
-            for p, fetch, soon in self.state.checks
         )
+
+    def _moved(self, param: int, params: int) -> int:
+        """A layer's parameter, moved on by so many; others stay."""
+        first, *_, end = self.trace.first_params
+        return param + params if first <= param < end else param
 
     def _repeat(self, begin: _Boundary, step: _Boundary, numbers: range) -> None:
         """Write the layer that was recorded since `begin` for all the others of `numbers`, too."""
         to, state, trace, count = self.to, self.state, self.trace, len(numbers) - 1
         events, ends = to.events[begin.events :], self.ends[begin.ends :]
         shards = [tensor for tensor in to.shards if tensor >= begin.tensors]
+        window = array("q", events)
+        following = shifted(window, step.tensors)
+        to.events += [*following, *continued(window, following, count - 1)]
         for number in range(1, count + 1):
-            more = number * step.tensors
-            to.events += [event + more if event >= 0 else event - more for event in events]
-            to.shards += [tensor + more for tensor in shards]
+            to.shards += [tensor + number * step.tensors for tensor in shards]
             self.ends += [end + number * step.events for end in ends]
         to.sizes += to.sizes[begin.tensors :] * count
         params, tensors = count * step.param, count * step.tensors
 
         def moved(param: int) -> int:
-            return param + params * self._near(param, 0)[0]
+            return self._moved(param, params)
 
         large = [(p, tensor, state.available[p]) for p, tensor in self._large()]
         for p, _, _ in large:

@@ -7,14 +7,16 @@ of options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import chain
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import neg, sub
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.remember import Same, remembered
 from ...step.block_events import EMBEDDING, HEAD
+from ...step.cycles import WIDTH
 from .gather import FROM_HOST
 from .gather_script import GatherScript
 from .hook_points import AFTER, BEFORE, GRADIENT, WEIGHT, HookedBlock
@@ -205,45 +207,75 @@ def gather_marks(script: GatherScript, shape: ModelShape) -> MicroBatch:
     ends = list(script.ends)
     if shape.embedding is None:
         del ends[-2]
-    moments = _moments(script, ends)
-    begin, now = next(moments)
+    gathers = _GatherCounter(script, ends)
+    _, begin, _ = gathers.marks(1).value
 
     def run_block(number: int, block: HookedBlock) -> KeptMarks:
-        nonlocal now
-        marks = [now]
-        for _ in chain.from_iterable(block.passes):
-            high, now = next(moments)
-            marks += (high, now)
-        return kept_marks(tuple(marks))
+        return gathers.marks(sum(map(len, block.passes)))
 
     forward = [run_block(index, block) for index, (block, _) in enumerate(shape.layers)]
     loss = run_block(HEAD, shape.head[0])
-    head, layers, embedding = _backward(run_block, lambda: now, shape)
-    before = now
-    high, _ = next(moments)
+    head, layers, embedding = _backward(run_block, lambda: gathers.now, shape)
+    before, high, _ = gathers.marks(1).value
     epilogue = kept_marks((before, high))
     return MicroBatch(kept_marks((begin,)), forward, loss, head, layers, embedding, epilogue)
 
 
-def _moments(script: GatherScript, ends: list[int]) -> Iterator[tuple[Level, Level]]:
-    """The most bytes up to each end since the one before it, and the bytes at it."""
-    sizes, shards, events = script.sizes, script.shards, script.events
-    total = host = begin = 0
-    now = _level(0, 0)
-    for end in ends:
-        high = now
-        for event in events[begin:end]:
-            tensor = event if event >= 0 else ~event
-            size = sizes[tensor] if event >= 0 else -sizes[tensor]
-            total += size
-            if tensor in shards:
-                host += size
-            if total > high[0]:
-                high = _level(total, host)
-        if begin < end:
-            now = _level(total, host)
-        begin = end
-        yield high, now
+class _GatherCounter:
+    """Counts gathered bytes hook by hook; blocks that begin with as many bytes and do the same have
+    the same marks.
+
+    `changes`: by how many bytes each event changes what is gathered; `hosts`: the same of shards
+    from the host; `counts`: the events of each hook.
+    """
+
+    def __init__(self, script: GatherScript, ends: list[int]) -> None:
+        own = array("q", bytes(WIDTH * len(script.sizes)))
+        for tensor in script.shards:
+            own[tensor] = script.sizes[tensor]
+        self.changes, self.hosts = (_changes(sizes, script.events) for sizes in (script.sizes, own))
+        self.counts = array("q", map(sub, ends, [0, *ends]))
+        self.event = self.hook = self.total = self.host = 0
+        self.known: dict[Hashable, tuple[KeptMarks, int, int]] = {}
+
+    @property
+    def now(self) -> Level:
+        """Bytes that are gathered."""
+        return _level(self.total, self.host)
+
+    def marks(self, hooks: int) -> KeptMarks:
+        """The marks of the next block, which has so many hooks."""
+        counts = self.counts[self.hook : self.hook + hooks]
+        own = slice(self.event, self.event + sum(counts))
+        done = (one.tobytes() for one in (counts, self.changes[own], self.hosts[own]))
+        key = (self.total, self.host, *done)
+        self.hook += hooks
+        if key not in self.known:
+            marks = self._count(counts)
+            self.known[key] = marks, self.total, self.host
+        marks, self.total, self.host = self.known[key]
+        self.event = own.stop
+        return marks
+
+    def _count(self, counts: Iterable[int]) -> KeptMarks:
+        """The marks of hooks with so many events: the most bytes in each, and those after it."""
+        marks, event = [self.now], self.event
+        for count in counts:
+            high = marks[-1]
+            for at in range(event, event + count):
+                self.total += self.changes[at]
+                self.host += self.hosts[at]
+                if self.total > high[0]:
+                    high = self.now
+            marks += (high, self.now if count else marks[-1])
+            event += count
+        return kept_marks(tuple(marks))
+
+
+def _changes(sizes: array[int], events: array[int]) -> array[int]:
+    """By how many bytes each event changes what is alive."""
+    signed = [*sizes, *map(neg, reversed(sizes))]  # the size of ~tensor is there from the end on
+    return array("q", map(signed.__getitem__, events))
 
 
 def _level(total: int, host: int) -> Level:

@@ -110,8 +110,15 @@ class LevelTable(Struct, frozen=True, dict=True):
     @cached_property
     def totals(self) -> dict[int, tuple[list[int], list[int]]]:
         """Bytes of each mark, of buckets the highest of the micro-batches."""
+        known: dict[tuple[int, ...], list[int]] = {}  # equal marks are the same object
+
+        def most(*rows: Marks) -> list[int]:
+            ids = tuple(map(id, rows))
+            return known.get(ids) or known.setdefault(ids, _most(rows))
+
+        none = (NOTHING,)
         return {
-            waiting: (_most(rows), [one[0] for one in self.gathered.get(waiting, (NOTHING,))])
+            waiting: (most(*rows), most(self.gathered.get(waiting, none)))
             for waiting, rows in self.buckets.items()
         }
 
@@ -130,10 +137,15 @@ class LevelTable(Struct, frozen=True, dict=True):
         """
         waiting = sorted(self.totals, reverse=True)
         several = [self.totals[count] for count in waiting]
-        hulls = {
-            (at, by): _upper_hull(waiting, [own[at] + more[by] for own, more in several])
-            for at, by in {*self.places}
-        }
+        kinds = {(id(own), id(more)): (own, more) for own, more in several}
+        if len(kinds) == 1:
+            return tuple((waiting[0], level) for level, _ in enumerate(self.places))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        rows = [numbers[id(own), id(more)] for own, more in several]
+        hulls = {}
+        for at, by in {*self.places}:
+            heights = [own[at] + more[by] for own, more in kinds.values()]
+            hulls[at, by] = _upper_hull(waiting, [heights[row] for row in rows])
         return tuple(
             (count, level) for level, place in enumerate(self.places) for count in hulls[place]
         )
@@ -188,7 +200,7 @@ def _table(
     return LevelTable(buckets, {n: more.value for n, _, more in rows if more is not None}, places)
 
 
-def _most(rows: list[Marks]) -> list[int]:
+def _most(rows: Sequence[Marks]) -> list[int]:
     """Bytes of each mark, the most of some micro-batches."""
     totals = [[one[0] for one in row] for row in rows]
     return totals[0] if len(totals) == 1 else list(map(max, *totals))
