@@ -92,7 +92,7 @@ class GatherScript(Struct, frozen=True):
     left: dict[int, int]
 
 
-class _Recorder:
+class EventList:
     """An allocator that records events."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def small_parameters(model: GatheredModel) -> dict[int, int]:
     """Bytes of each parameter that stays gathered, which the step's end gathers alone
     (zero/stage3.py:2878).
     """
-    state = _allocator(model, _Recorder())
+    state = _allocator(model, EventList())
     return {p: state.padded[p] for p, stays in enumerate(state.persistent) if stays}
 
 
@@ -157,7 +157,7 @@ class _Recording:
     """
 
     def __init__(self, model: GatheredModel, given: tuple[int, ...], *, known: bool) -> None:
-        self.model, self.known, self.to = model, known, _Recorder()
+        self.model, self.known, self.to = model, known, EventList()
         self.state = _allocator(model, self.to)
         self.trace, self.state.traced = self.state.trace, known
         self.state.gather_alone(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from ...step.block_events import EMBEDDING, HEAD
 from ...step.cycles import regular, steps
 from .gather import GATHER
-from .gather_script import GatheredModel, GatherScript, gather_script, small_parameters
+from .gather_script import EventList, GatheredModel, GatherScript, gather_script, small_parameters
 from .layout import ZeroLayout
 from .rank import TensorAllocator, ZeroRank
 from .rank_stage12 import REDUCTION
@@ -130,27 +131,38 @@ class Stage3Rank(Stage3Bucket):
             self.make("bucket", plan.bucket_bytes)
         if on_gpu:
             self.make("grads", width * rank.local)
+        written = EventList()
         for shard in self.shards:
-            self.make("whole", plan.trained_width * shard * self.ranks)
+            whole = written.make_on(0, plan.trained_width * shard * self.ranks)
             if plan.offload_param != "none":
-                self.make_and_free(plan.trained_width * shard)
-            self.free("whole")
+                written.free((written.make_on(0, plan.trained_width * shard),))
+            written.free((whole,))
+        self.play(written)
+
+    def play(self, written: EventList) -> dict[int, int]:
+        """Allocate and free what was written; the numbers of the tensors that are left."""
+        numbers: dict[int, int] = {}
+        self.stream.play_on(0, written.events, written.sizes, numbers)
+        return numbers
 
     def shard_model(self) -> None:
         """Make each parameter, then shard it: at once under zero.Init, else all at the end."""
         plan, arch = self.plan, self.plan.run.arch
         base = [int(w.numel) for w in (*arch.tower, *arch.weights())] if plan.run.frozen else []
         there = plan.offload_param == "none"
-        frozen = [("frozen", number, size, plan.width) for number, size in enumerate(base)]
-        own = [("shards", number, size, self.rank.width) for number, size in enumerate(self.sizes)]
-        if not plan.zero_init:
-            for name, number, size, width in (*frozen, *own):
-                self.make((name, number), width * size)
-        for name, number, size, width in (*frozen, *own):
-            if plan.zero_init:
-                self.make((name, number), width * size)
-            self.make(name, width * -(-size // self.ranks) * there)
-            self.free((name, number))
+        frozen = [("frozen", size, plan.width) for size in base]
+        rows = [*frozen, *(("shards", size, self.rank.width) for size in self.sizes)]
+        written, shards = EventList(), dict[str, list[int]]()
+        wholes = [written.make_on(0, width * size) for _, size, width in rows if not plan.zero_init]
+        for number, (name, size, width) in enumerate(rows):
+            whole = written.make_on(0, width * size) if plan.zero_init else wholes[number]
+            if there:
+                shard = written.make_on(0, width * -(-size // self.ranks))
+                shards.setdefault(name, []).append(shard)
+            written.free((whole,))
+        numbers = self.play(written)
+        for name, row in shards.items():
+            self.tensors.setdefault(name, []).extend(map(numbers.__getitem__, row))
         if arch.tied and plan.builds_head and plan.zero_init:
             table = int(arch.embedding[0].numel)
             self.make("head", plan.width * table)
@@ -211,8 +223,9 @@ class Stage3Rank(Stage3Bucket):
             return 0
         if filled:
             count = min(count, (self.plan.bucket - self.filled) // filled)
-        ahead = script.events[played : played + (count + 2) * events]
-        if any(~self.before_layers < event < 0 for event in ahead):
+        ahead = sorted(script.events[played : played + (count + 2) * events])
+        frees = bisect_left(ahead, 0)
+        if frees and ahead[frees - 1] > ~self.before_layers:
             return 0  # `state` leaves this tensor out
         for numbers, begin, length in (
             (script.ends, hook + 1, hooks),
@@ -246,7 +259,10 @@ class Stage3Rank(Stage3Bucket):
         """Free all gathered parameters; norms shard by shard; then step the sub-groups in turn."""
         self.to.free(self.gathered.values())
         if self.plan.offload == "none":
-            self.make_and_free(*map(norm_bytes, self.shards))
+            written = EventList()
+            for shard in self.shards:
+                written.free((written.make_on(0, int(norm_bytes(shard))),))
+            self.play(written)
             for number, group in enumerate(self.groups):
                 one = self.rank.stepping(sum(group))
                 if len(group) > 1:
