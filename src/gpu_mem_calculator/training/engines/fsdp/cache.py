@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ....ledger.ledger import Entry, Instant
 from ....ledger.remember import remembered
+from ....run.recompute import EVERYTHING, NONE
 from ....run.run import Run
 from ...losses import DEFAULT as OWN_LOSS
 from ...step.layer_groups import LayerGroups
@@ -35,7 +36,7 @@ MakeEntries: TypeAlias = Callable[[Run, LayerGroups], ShardEntries]
 
 def cached_without_tokens(make: MakeEntries) -> MakeEntries:
     """Decorator: cache what a function makes for equal runs but for batch, sequence and loss; of
-    unrolled runs, which are large, a few.
+    unrolled runs, which are large, a few. These have all instants whatever is recomputed.
     """
 
     def made(bare: Run, options: tuple[tuple[str, Any], ...], stack: LayerGroups) -> ShardEntries:
@@ -45,7 +46,11 @@ def cached_without_tokens(make: MakeEntries) -> MakeEntries:
 
     def entries(run: Run, stack: LayerGroups) -> ShardEntries:
         bare = replace(run, batch=0, seq=0, loss=OWN_LOSS, options=None)
-        kept = unrolled if run.unrolled else cached
-        return kept(bare, tuple(run.options.items()), stack)
+        options = tuple(run.options.items())
+        if not run.unrolled:
+            return cached(bare, options, stack)
+        bare = replace(bare, recompute=NONE, recompute_quarters=4, rule=EVERYTHING, reentrant=False)
+        plain = (replace(g, recompute=NONE, rule=EVERYTHING, reentrant=False) for g in stack)
+        return unrolled(bare, options, tuple(plain))
 
     return entries
