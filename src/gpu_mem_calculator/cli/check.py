@@ -39,10 +39,15 @@ WITH_VALUE = (*KEYS, "-g", "-m", "--set", "--format", "-f", "--output", "-o")
 
 def separated(words: Sequence[str]) -> list[str]:
     """The words with `--` between the options of `check` and the command."""
+    return split_words(words, WITH_VALUE)
+
+
+def split_words(words: Sequence[str], with_value: Sequence[str]) -> list[str]:
+    """The words with `--` between a verb's own options and the command behind them."""
     place = 0
     while place < len(words) and words[place].startswith("-") and words[place] != "--":
         name, sign, _ = words[place].partition("=")
-        place += 2 if name in WITH_VALUE and not sign else 1
+        place += 2 if name in with_value and not sign else 1
     rest = list(words[place:])
     return [*words[:place], "--", *(rest[1:] if rest[:1] == ["--"] else rest)]
 

@@ -19,6 +19,7 @@ VERBS = {
     "infer": "serving: weights, KV cache, and how many users at which context",
     "plan": "which set-up: all that fit on your GPUs, fastest first, and their cost",
     "check": "whether a command fits, before you start it: put this in front of it",
+    "compare": "two runs, commands, cards or releases, part by part",
     "validate": "check a run file and list every problem",
     "convert": "write a run as a file or a command of another tool",
     "explain": "every allocation of an estimate: formula, numbers, lifetime, source",
@@ -173,7 +174,7 @@ def _verb(verb: str, words: list[str]) -> int:
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
     parser.add(verb, getattr(module, "NAMED", {}))
-    if verb == "check":
+    if verb in ("check", "compare"):
         words = module.separated(words)
     elif verb != "trace":  # these two may start the words as they are
         from ..ledger.secrets import hidden_words, printed_words

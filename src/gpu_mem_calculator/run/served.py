@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -40,6 +40,11 @@ def server_options(unset: str, **own: Any) -> dict[str, Any]:
     where the server chooses or the feature is off.
     """
     return COMMON_OPTIONS | dict.fromkeys(unset.split()) | own
+
+
+def left_open(options: Mapping[str, Any], **taken: Any) -> dict[str, Any]:
+    """Of what a server takes, the keys that a run leaves to it."""
+    return {key: value for key, value in taken.items() if options.get(key) is None}
 
 
 class ServerItem(Struct, frozen=True):
@@ -87,6 +92,8 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     - `keeps_fewer`: with this problem it keeps fewer layers on the card by itself, and starts.
     - `command`: the words of the command that starts the server with this run.
     - `notes`: sentences for the user.
+    - `chosen`: keys of the run file that were left to the server, with what it takes at its release
+      on this card.
     - `largest_context()`: the longest `max_seq_len` that fits, of engines whose cache has a fixed
       size.
     """
@@ -104,6 +111,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     keeps_fewer: bool = False
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    chosen: Mapping[str, Any] = {}
     largest_context: Callable[[], int] | None = None
 
     def figure(self, name: str) -> int:

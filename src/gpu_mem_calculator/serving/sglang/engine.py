@@ -26,7 +26,7 @@ from ...run.cuda import libraries
 from ...run.cuda.nccl import nccl
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
+from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory, left_open
 from ...run.weights.recipes import RECIPES
 from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
@@ -80,6 +80,13 @@ def serve(run: Run) -> ServerMemory:
         problem=start_problem(setting, pool, start),
         command=command(setting),
         notes=tuple(_notes(setting, pool)),
+        chosen=left_open(
+            run.options,
+            gpu_memory_utilization=setting.fraction,
+            chunked_prefill_size=setting.whole_chunk,
+            max_num_seqs=pool.requests,
+            cuda_graph_max_bs=setting.largest_graph,
+        ),
     )
 
 

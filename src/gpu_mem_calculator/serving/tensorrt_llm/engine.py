@@ -24,13 +24,21 @@ from ...run.cuda.libraries import process_items
 from ...run.engine import Engine
 from ...run.releases import newer_version_notes
 from ...run.run import Run
-from ...run.served import ACTIVATION, NON_TORCH, POOL, ServerItem, ServerMemory, server_options
+from ...run.served import (
+    ACTIVATION,
+    NON_TORCH,
+    POOL,
+    ServerItem,
+    ServerMemory,
+    left_open,
+    server_options,
+)
 from ...run.weights.layer_widths import LayerWidths, distinct_widths
 from ...run.weights.shards import ServerShard
 from . import cache, torch_backend, weights
 from .checks import FORMATS, SPECULATION, problems
 from .command import command, settings_note
-from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len
+from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block
 from .row import ROW
 from .shards import rank_shard, stage_layers
 from .versions import ENGINES, NEWEST, TORCH, backend, row_of_version, version
@@ -165,6 +173,12 @@ def serve(run: Run) -> ServerMemory:
         problem=_problem(run, free, pool),
         command=command(run),
         notes=tuple(_notes(run, pool)),
+        chosen=left_open(
+            run.options,
+            max_num_seqs=max_batch_size(run),
+            max_num_batched_tokens=max_num_tokens(run),
+            block_size=tokens_per_block(run),
+        ),
     )
 
 

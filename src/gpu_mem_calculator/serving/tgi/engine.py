@@ -16,7 +16,7 @@ from ...ledger.units import GIB
 from ...run.cuda.libraries import process_items
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, POOL, ServerItem, ServerMemory, server_options
+from ...run.served import ACTIVATION, POOL, ServerItem, ServerMemory, left_open, server_options
 from . import defaults
 from .activations import least_bytes, warm_tokens, warm_up_bytes
 from .cache import sequence_tokens, token_bytes
@@ -71,6 +71,7 @@ def serve(run: Run) -> ServerMemory:
         problem=_problem(run, left_bytes),
         command=command(run),
         notes=tuple(notes(run)),
+        chosen=left_open(run.options, max_num_batched_tokens=prefill_tokens(run)),
     )
 
 

@@ -18,7 +18,7 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import POOL, ServerItem, ServerMemory, server_options
+from ...run.served import POOL, ServerItem, ServerMemory, left_open, server_options
 from ...run.weights.rank_weights import run_format
 from ...run.weights.recipes import RECIPES
 from . import cache, speculative, versions
@@ -81,6 +81,7 @@ def serve(run: Run) -> ServerMemory:
         problem=start_problem(resolved, rank, pool.problem),
         command=command(run, OPTIONS),
         notes=tuple(_notes(resolved, rank)),
+        chosen=left_open(run.options, **resolved.options),
     )
 
 
