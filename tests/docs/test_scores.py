@@ -23,6 +23,8 @@ LOGS = {
     "llamacpp_buffers",
     "serving",
     "serving_llamacpp",
+    "serving_releases",
+    "serving_releases_last",
     "serving_sglang",
     "serving_tensorrt_llm",
     "serving_tgi",
