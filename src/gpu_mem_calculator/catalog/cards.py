@@ -39,6 +39,7 @@ _SPELLINGS = (
 )
 
 
+@lru_cache(maxsize=1024)
 def words(text: str) -> tuple[str, ...]:
     """The words of a card's name in one spelling, without its maker."""
     text = text.lower().replace("_", " ")

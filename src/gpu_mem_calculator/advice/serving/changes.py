@@ -16,7 +16,6 @@ from ...estimates.result import MemoryResult
 from ...estimates.serving.infer_command import InferCommand, infer_command
 from ...models.arch.blocks import LatentAttention, Moe
 from ...run.server_row import FormatChange
-from ...runfile.config import RunFile
 from ...runfile.read import as_dict, with_settings
 from ...runfile.resolve.resolve_inference import find_server
 from ...runfile.resolve.serving_split import DATA, PIPELINE, TENSOR, shards_layers, splits
@@ -63,11 +62,6 @@ class Server(Struct, frozen=True):
     def of(cls, estimate: Estimate, command: InferCommand | None = None) -> Server:
         """The server of an estimate; without a command, that of its run file."""
         return cls(estimate, command or infer_command(estimate.result.run))
-
-    @property
-    def file(self) -> RunFile:
-        """The run file."""
-        return read(self.estimate.result.run)
 
     @property
     def ranks(self) -> int:
@@ -168,7 +162,7 @@ def try_settings(
     server: Server, title: str, settings: tuple[str, ...], **more: Any
 ) -> ServingChange:
     """The figures of a server with some settings by the ledger, and its verdict."""
-    data = with_settings(as_dict(server.file), settings)
+    data = with_settings(server.estimate.result.run, settings)
     try:
         found = full_estimate(data, replay=False)
     except InputError as error:

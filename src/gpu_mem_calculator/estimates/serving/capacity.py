@@ -10,8 +10,8 @@ check it; where the check fails, each half of the contexts gets its own parabola
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,9 @@ from msgspec.structs import replace
 from ...run.served import ServerMemory
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ..calculator import STEP, Estimate
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Line = tuple[int, int]  # bytes of one sequence, and of each further one
 Lines = tuple[Line, ...]  # one for each instant
@@ -69,6 +72,8 @@ def _parabola(three: dict[int, Lines], context: int) -> Lines:
     """
     if len({len(each) for each in three.values()}) > 1:
         return ()
+    from fractions import Fraction
+
     weights = []
     for one in three:
         weight = Fraction(1)
