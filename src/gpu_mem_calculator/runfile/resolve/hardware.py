@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -137,14 +138,20 @@ def _card(
             return near["title"], near["memory_bytes"], _chip(near), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
-    rows = (row for row in catalog.rows("gpus") if f"{row['memory_gb']:g}" == f"{size:g}")
-    known = [row for row in rows if row["memory_bytes_known"] and row["kind"] in CARDS]
-    if not known:
+    least = _smallest(f"{size:g}")
+    if least is None:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed
-    least = min(known, key=lambda row: row["memory_bytes"])
     usable = f"{size:g} GB means {gib(least['memory_bytes'])} GiB usable"
     note = f"{usable} ({least['title']}, the smallest of its class)"
     return f"{size:g} GB GPU", least["memory_bytes"], _chip(least), (*assumed, note)
+
+
+@cache
+def _smallest(size: str) -> catalog.Row | None:
+    """Of the cards of a size in GB the one with the least memory."""
+    rows = (row for row in catalog.rows("gpus") if f"{row['memory_gb']:g}" == size)
+    known = (row for row in rows if row["memory_bytes_known"] and row["kind"] in CARDS)
+    return min(known, key=lambda row: int(row["memory_bytes"]), default=None)
 
 
 def _nearest(num_bytes: int) -> catalog.Row | None:
