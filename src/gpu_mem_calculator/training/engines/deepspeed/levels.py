@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
 from operator import neg, sub
 
 from msgspec import Struct
@@ -162,7 +163,24 @@ BUCKET_HOOKS, GATHER_HOOKS = (GRADIENT, WEIGHT), (BEFORE, AFTER)
 def bucket_marks(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape) -> MicroBatch:
     """The marks of gradients and of the buckets that reduce them, in one micro-batch."""
 
+    known: dict[Hashable, KeptMarks] = {}
+
     def run_block(number: int, block: HookedBlock) -> KeptMarks:
+        """Of layers that find as many bytes, and room in the bucket, the first one is run."""
+        hooks = chain.from_iterable(block.passes)
+        made = [block.sizes[block.drops[index]] for kind, index, _ in hooks if kind == GRADIENT]
+        key = id(block), counter.now()
+        room = number >= 0 and rank.has_room(made)
+        if not room or key not in known:
+            marks = count_block(number, block)
+            if room:
+                known[key] = marks
+            return marks
+        rank.fill(made)
+        counter.look()
+        return known[key]
+
+    def count_block(number: int, block: HookedBlock) -> KeptMarks:
         ids = [-1] * len(block.sizes)
         if block.entry >= 0:
             ids[block.entry], rank.shared = rank.shared, -1

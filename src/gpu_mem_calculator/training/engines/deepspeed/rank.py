@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -153,6 +153,13 @@ class ZeroRank:
 
     def go_on(self, numbers: list[int], written: list[int], count: int) -> None:
         """Set the numbers of the state `count` layers later; lengths grow by `written` in each."""
+
+    def has_room(self, gradients: Sequence[int]) -> bool:
+        """Whether gradients of these bytes are only copied into the bucket, and do not fill it."""
+        return False
+
+    def fill(self, gradients: Sequence[int]) -> None:
+        """Copy gradients of these bytes into the bucket, which has room for them."""
 
     def epilogue(self) -> None:
         """Called when the backward of a micro-batch is over."""

@@ -44,6 +44,18 @@ class Stage3Bucket(ZeroRank):
             tensor = -1
         self.inside.append((elements, tensor))
 
+    def has_room(self, gradients: Sequence[int]) -> bool:
+        """Whether gradients of these bytes are only copied into the bucket, and do not fill it."""
+        plan, width = self.plan, self.plan.trained_width
+        filled = self.filled + sum([size // width for size in gradients])
+        return plan.contiguous and filled <= plan.bucket
+
+    def fill(self, gradients: Sequence[int]) -> None:
+        """Copy gradients of these bytes into the bucket, which has room for them."""
+        new = [size // self.plan.trained_width for size in gradients]
+        self.filled += sum(new)
+        self.inside += [(elements, -1) for elements in new]
+
     def reduce(self) -> None:
         """Reduce a padded copy of the bucket; one gradient that the ranks divide needs none."""
         if not self.inside:
