@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.num import sized
-from ..ledger.remember import remembered
+from ..ledger.remember import Same, remembered
 from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..pytorch.replay.blocks import SPAN
@@ -114,7 +114,7 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
 class StageRequests(Struct, frozen=True, dict=True):
     """The requests of a stage to the allocator: the usual ones, and those on a small GPU.
 
-    `like`: what is equal for runs that differ in batch and sequence alone.
+    `like`: what is equal for runs that differ in batch and sequence alone, or in sizes.
     """
 
     ledger: Ledger
@@ -148,7 +148,14 @@ def _requests(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> Stage
     count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
     ledger = replace(ledger_of(run), scaled=run.parameters_given is not None)
-    return StageRequests(ledger, count, (ledger_of, replace(run, batch=0, seq=0)))
+    like = ledger.schedule and (ledger.schedule, count, _events(ledger))
+    return StageRequests(ledger, count, like or (ledger_of, replace(run, batch=0, seq=0)))
+
+
+def _events(ledger: Ledger) -> tuple[object, ...]:
+    """The events of each different block, by which a ledger finds another one that is alike."""
+    scripts = {id(play.script): play.script for play in ledger.plays.values()}
+    return tuple((script.forward, script.backward) for script in scripts.values())
 
 
 def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:
@@ -181,7 +188,7 @@ def _replayed(
 ) -> StageReplay:
     """The replay of a stage, whose steps have this peak by the ledger."""
     requests = _requests(ledger_of, run, stage)
-    search = NeedsSearch(requests.usual, allocator)
+    search = _searched(Same(requests.usual), allocator)
     outcome = search.unlimited
     _, startup = requests.usual.marks[0]
     steps = [phase.peak_bytes for name, phase in outcome.phases.items() if name != startup]
@@ -196,6 +203,12 @@ def _replayed(
         allocator=allocator,
         margin=margin_of(run, engine),
     )
+
+
+@remembered(FEW, always=True)
+def _searched(stream: Same[AllocationStream], allocator: AllocatorSettings) -> NeedsSearch:
+    """The replays of a stream, which several runs may have."""
+    return NeedsSearch(stream.value, allocator)
 
 
 def _least_bytes(run: Run, peak: int, replayed: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -51,6 +51,10 @@ class Script(Protocol):
     @property
     def forward(self) -> tuple[int, ...]:
         """The events: `i` allocates tensor i, `~i` frees it."""
+
+    @property
+    def backward(self) -> tuple[int, ...]:
+        """The events of backward."""
 
 
 class Play(Protocol):
@@ -186,6 +190,9 @@ class Ledger(Struct, frozen=True, dict=True):
     - old_grads: gradients are freed after the first forward of the next step, not after the step
     - scaled: a published parameter count overrides the architecture's, and has scaled the entries
     - groups: entries that other ledgers have as well, whose sums are remembered
+    - own: bytes of tensors that the writer makes beside entries and blocks
+    - schedule: what decides the order of the stream besides: where it is equal, ledgers that are
+      alike in all but sizes have the same stream with other sizes. None: it is not known
     """
 
     instants: tuple[Instant, ...]
@@ -196,6 +203,8 @@ class Ledger(Struct, frozen=True, dict=True):
     scaled: bool = False
     old_grads: bool = False
     groups: tuple[tuple[Entry, ...], ...] = ()
+    own: tuple[int, ...] = ()
+    schedule: Hashable = None
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place: GPU, CPU, NVME or UNIFIED."""

@@ -108,7 +108,7 @@ def test_1f1b(flight: int, expected: str) -> None:
     steps = [Phase("startup", [])]
     for _ in range(2):
         steps += [Phase(f"{word}{n}", []) for n in range(3) for word in "FB"] + [Phase("opt", [])]
-    titles = [phase.title for phase in PipelineStreamWriter(ledger, flight, ()).order(steps, 3)]
+    titles = [phase.title for phase in PipelineStreamWriter(ledger, flight).order(steps, 3)]
     assert titles == ["startup", *[*expected.split(), "opt"] * 2]
 
 

@@ -25,6 +25,10 @@ KINDS = (
     "type=deepspeed zero_stage=3 gradient_accumulation_steps=2",
     "type=deepspeed zero_stage=3 recompute=full r=8",
     "type=deepspeed recompute=full cpu_checkpointing=true",
+    "type=megatron_lm",
+    "type=megatron_lm pipeline_parallel_size=2 gradient_accumulation_steps=4",
+    "type=megatron_lm pipeline_parallel_size=2 virtual_pipeline_size=3 "
+    "gradient_accumulation_steps=4",
 )
 REFILLED = [f"{kind} {START}" for kind in KINDS]
 FEW = [*SETTINGS[::40], *REFILLED]
@@ -58,6 +62,42 @@ def test_a_refilled_stream_is_the_written_one(
             refilled = streams(asked)
         assert refilled == streams(StageRequests(asked.ledger, asked.micro_batches))
     assert settings not in REFILLED or len(writes) == 1 + (asked.ledger.tight is not None)
+
+
+INTERLEAVED = (
+    "type=megatron_lm model.name=llama3.1-8b num_gpus=16 pipeline_parallel_size=2 "
+    "virtual_pipeline_size=4 gradient_accumulation_steps=4"
+)
+
+
+def stage_of(settings: str, stage: int) -> StageRequests:
+    """The requests of a stage of an interleaved run."""
+    return stage_requests(resolve(read(run_file(f"{INTERLEAVED} {settings}"))), stage)
+
+
+def test_runs_of_one_schedule_have_one_stream_with_other_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With more ranks a stage makes the same tensors, smaller; without the loss, the very same."""
+    forget()
+    first = stage_of("tensor_parallel_size=2 loss=full", 0).usual
+    monkeypatch.setattr(written, "_write", None)
+    asked = stage_of("tensor_parallel_size=4", 0)
+    assert asked.usual.events is first.events
+    assert stage_of("tensor_parallel_size=2 loss=te_fused", 0).usual is first
+    monkeypatch.undo()
+    assert asked.usual == StageRequests(asked.ledger, asked.micro_batches).usual
+    assert asked.usual.sizes != first.sizes
+
+
+@pytest.mark.parametrize("settings", ["sequence_parallel=true", "virtual_pipeline_size=2"])
+def test_a_run_with_another_order_is_written(settings: str) -> None:
+    """Other tensors, or another schedule, are not filled in."""
+    forget()
+    first = stage_of("tensor_parallel_size=2", 0).usual
+    asked = stage_of(f"tensor_parallel_size=2 {settings}", 0)
+    assert asked.usual.events != first.events
+    assert asked.usual == StageRequests(asked.ledger, asked.micro_batches).usual
 
 
 def streams(asked: StageRequests) -> tuple[object, object]:

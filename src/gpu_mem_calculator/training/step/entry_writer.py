@@ -28,7 +28,16 @@ from ...pytorch.replay.stream import AllocationStream
 from ...run.phases import FORWARD, OPTIMIZER, STARTUP
 from .block_events import BlockRun
 from .cycles import KeptNumbers, Numbers
-from .refill import Origin, Repeated, SizedAs, SizedByBlock, SizedByEntry, gpu_entries, tensor_bytes
+from .refill import (
+    Origin,
+    Repeated,
+    SizedAs,
+    SizedByBlock,
+    SizedByEntry,
+    SizedByWriter,
+    gpu_entries,
+    tensor_bytes,
+)
 from .stream_phases import Phase
 
 
@@ -63,7 +72,7 @@ class EntryWriter:
         assert len(self.plays) == len(ledger.plays)
         self.stream = AllocationStream()
         self.sizes, self.events = self.stream.sizes, self.stream.events
-        self.scaled = ledger.scaled
+        self.scaled, self.own = ledger.scaled, ledger.own
         self.first = False
         self.entries = gpu_entries(ledger)
         self.alive: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
@@ -112,6 +121,11 @@ class EntryWriter:
         """Allocate a tensor as large as one of a block's; its number."""
         self.origins.append(SizedByBlock(len(self.sizes), block, tensor))
         return self.make(int(block.sizes[tensor]))
+
+    def make_own(self, number: int) -> int:
+        """Allocate one of the writer's own tensors; its number in the stream."""
+        self.origins.append(SizedByWriter(len(self.sizes), number))
+        return self.make(self.own[number])
 
     def make_like(self, tensor: int) -> int:
         """Allocate a tensor as large as another one; its number."""

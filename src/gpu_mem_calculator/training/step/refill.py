@@ -38,6 +38,13 @@ class SizedByEntry(NamedTuple):
     entry: int
 
 
+class SizedByWriter(NamedTuple):
+    """A tensor is the writer's own with this number."""
+
+    tensor: int
+    number: int
+
+
 class SizedAs(NamedTuple):
     """A tensor is as large as another one."""
 
@@ -60,7 +67,7 @@ class Equal(NamedTuple):
     others: Sequence[int]
 
 
-Origin: TypeAlias = SizedByBlock | SizedByEntry | SizedAs | Repeated | Equal
+Origin: TypeAlias = SizedByBlock | SizedByEntry | SizedByWriter | SizedAs | Repeated | Equal
 
 
 def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
@@ -94,11 +101,13 @@ class WrittenStream(Struct, frozen=True):
             return None
         entries, known = gpu_entries(ledger), gpu_entries(self.ledger)
         changed = {i: new for i, new in enumerate(entries) if new is not known[i]}
-        sizes = self._sizes(changed, scripts, scaled=ledger.scaled)
-        return None if sizes is None else replace(self.stream, sizes=sizes)
+        sizes = self._sizes(ledger, changed, scripts)
+        if sizes is None:
+            return None
+        return self.stream if sizes == self.stream.sizes else replace(self.stream, sizes=sizes)
 
     def _sizes(
-        self, changed: Mapping[int, Entry], scripts: Mapping[int, BlockEvents], *, scaled: bool
+        self, ledger: Ledger, changed: Mapping[int, Entry], scripts: Mapping[int, BlockEvents]
     ) -> array[int] | None:
         """The sizes by their origins; None where some that were equal are not. `changed`: by their
         numbers, the entries that are others.
@@ -115,13 +124,15 @@ class WrittenStream(Struct, frozen=True):
             elif isinstance(origin, SizedByEntry):
                 begin, end, number = origin
                 if number in changed:
-                    new = array("q", tensor_bytes(changed[number], scaled=scaled))
+                    new = array("q", tensor_bytes(changed[number], scaled=ledger.scaled))
                     if len(new) != end - begin:
                         return None
                     sizes[begin:end] = new
             elif isinstance(origin, Repeated):
                 begin, end, times = origin
                 sizes[end : end + times * (end - begin)] = sizes[begin:end] * times
+            elif isinstance(origin, SizedByWriter):
+                sizes[origin.tensor] = ledger.own[origin.number]
             elif isinstance(origin, SizedAs):
                 sizes[origin.tensor] = sizes[origin.other]
             elif any(sizes[a] != sizes[b] for a, b in zip(*origin, strict=True)):
@@ -138,9 +149,12 @@ def _matching_scripts(old: Ledger, new: Ledger) -> dict[int, BlockEvents] | None
     """For each script of a ledger, by its identity, that of another one which has the same events;
     None where the ledgers differ in more than sizes.
     """
-    flags = ((one.instants, one.old_grads, one.scaled, list(one.plays)) for one in (old, new))
+    known, asked = (
+        (one.instants, one.old_grads, one.scaled, list(one.plays), len(one.own), one.schedule)
+        for one in (old, new)
+    )
     entries, others = gpu_entries(old), gpu_entries(new)
-    if next(flags) != next(flags) or len(entries) != len(others):
+    if known != asked or len(entries) != len(others):
         return None
     pairs: list[tuple[object, object]] = []
     for play, other in zip(old.plays.values(), new.plays.values(), strict=True):
@@ -153,7 +167,7 @@ def _matching_scripts(old: Ledger, new: Ledger) -> dict[int, BlockEvents] | None
         if not _alike_entries(entry, another):
             return None
         pairs.append((entry.script, another.script))
-    return _scripts(pairs)
+    return _scripts(pairs, weights=old.schedule is None)
 
 
 def _alike_entries(entry: Entry, other: Entry) -> bool:
@@ -163,11 +177,17 @@ def _alike_entries(entry: Entry, other: Entry) -> bool:
     return same and bool(entry.bytes) == bool(other.bytes)
 
 
-EVENT_FIELDS = tuple(name for name in BlockEvents.__struct_fields__ if name != "sizes")
+CALLS = ("calls", "back_calls")
+EVENT_FIELDS = tuple(n for n in BlockEvents.__struct_fields__ if n not in ("sizes", *CALLS))
 
 
-def _scripts(pairs: Iterable[tuple[object, object]]) -> dict[int, BlockEvents] | None:
-    """The second of each pair by the identity of the first, where they differ in sizes alone."""
+def _scripts(
+    pairs: Iterable[tuple[object, object]], *, weights: bool
+) -> dict[int, BlockEvents] | None:
+    """The second of each pair by the identity of the first, where they differ in sizes alone.
+
+    `weights`: those of weights decide the order.
+    """
     found: dict[int, BlockEvents] = {}
     for one, other in pairs:
         if one is None and other is None:
@@ -175,14 +195,17 @@ def _scripts(pairs: Iterable[tuple[object, object]]) -> dict[int, BlockEvents] |
         if not (isinstance(one, BlockEvents) and isinstance(other, BlockEvents)):
             return None
         known = found.get(id(one))
-        if known is None and _alike_scripts(one, other):
+        if known is None and _alike_scripts(one, other, weights=weights):
             found[id(one)] = other
         elif known is not other and (known is None or known.sizes != other.sizes):
             return None
     return found
 
 
-def _alike_scripts(one: BlockEvents, other: BlockEvents) -> bool:
+def _alike_scripts(one: BlockEvents, other: BlockEvents, *, weights: bool) -> bool:
     """Whether two scripts differ in the bytes of tensors alone, none of which has none."""
     same = all(getattr(one, field) == getattr(other, field) for field in EVENT_FIELDS)
+    for calls, others in ((getattr(one, name), getattr(other, name)) for name in CALLS):
+        places = [[call[:2] for call in each] for each in (calls, others)]
+        same = same and (calls == others if weights else places[0] == places[1])
     return same and [*map(bool, one.sizes)] == [*map(bool, other.sizes)]

@@ -60,7 +60,7 @@ def refilled_stream(
     return stream
 
 
-@remembered(4)
+@remembered(16)
 def _written_before(like: object, tight: bool) -> list[WrittenStream]:
     """Where the last stream is kept that was written for a run that is `like` this."""
     return []

@@ -7,9 +7,9 @@ workspaces, torch's and Transformer Engine's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import RUNTIME, Entry, Ledger
@@ -41,35 +41,58 @@ from .walks import head_of_loss
 from .walks import walks as walk_stage
 
 
-def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWriter] | None:
-    """The writer of a stage's stream, None in a rolled run."""
-    if not run.unrolled:
-        return None
+class Schedule(Struct, frozen=True):
+    """What decides the order of a stage's stream besides its ledger.
+
+    - flight: micro-batches in flight, of interleaved stages passes
+    - front: tensors that the embedding makes before its output
+    - chunks: the blocks of each chunk, of interleaved stages; group: micro-batches that run through
+      a chunk before the next one; last: the stage has the loss
+    """
+
+    flight: int
+    front: int
+    chunks: tuple[tuple[int, ...], ...] = ()
+    group: int = 0
+    last: bool = False
+
+    def writer(self, ledger: Ledger) -> StreamWriter:
+        """The writer of the stage's stream."""
+        if self.chunks:
+            return InterleavedStreamWriter(ledger, self)
+        return PipelineStreamWriter(ledger, self.flight, self.front)
+
+
+def with_writer(ledger: Ledger, run: Run, stage: PipelineStage) -> Ledger:
+    """An unrolled ledger with what its stage's stream is written by."""
     front = embedding_steps(run)[:-1] if stage.first else ()
-    clipped = clipped_gradients(run)
+    own, flight = (*front, *clipped_gradients(run)), int(stage.flight)
+    schedule = Schedule(flight, len(front))
     if run.virtual_stages > 1:
-        return partial(InterleavedStreamWriter, run=run, stage=stage, front=front, clipped=clipped)
-    return partial(PipelineStreamWriter, flight=int(stage.flight), front=front, clipped=clipped)
+        group = int(run.micro_batch_group or run.mesh.pp)
+        schedule = Schedule(flight, len(front), stage.chunks, group, bool(stage.last))
+    return replace(ledger, writer=schedule.writer, own=own, schedule=schedule)
+
+
+def _of_stage(ledger: Ledger, stage: PipelineStage, instants: Instants) -> Ledger:
+    """The ledger without what the head and the embedding of other stages have."""
+    others = {"head": not stage.last, "embedding": not stage.first}
+    absent = {i.name for i in instants if others.get(i.work)}
+    plays = {name: play for name, play in ledger.plays.items() if name not in absent}
+    entries = (e for e in ledger.entries if any(e.live[name] for name in {*e.live} - absent))
+    return replace(ledger, plays=plays, entries=tuple(entries))
 
 
 class InterleavedStreamWriter(PipelineStreamWriter):
     """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left;
     a pass is one micro-batch's through one chunk.
 
-    `run`, `stage`: the stage that is written; its ledger has an instant for each of its blocks, at
-    the highest moment of the schedule.
+    Its ledger has an instant for each of the stage's blocks, at the highest moment of the schedule.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        run: Run,
-        stage: PipelineStage,
-        front: tuple[int, ...],
-        clipped: tuple[int, ...] = (),
-    ) -> None:
-        super().__init__(ledger, int(stage.flight), front, clipped)
-        self.run, self.stage = run, stage
+    def __init__(self, ledger: Ledger, schedule: Schedule) -> None:
+        super().__init__(ledger, schedule.flight, schedule.front)
+        self.schedule = schedule
         self.passes: list[int] = []  # in flight, the oldest first
         entries = [(i, entry) for i, entry in enumerate(self.entries) if int(entry.bytes)]
         for name in (i.name for i in ledger.instants if not i.present):  # of other chunks
@@ -80,8 +103,8 @@ class InterleavedStreamWriter(PipelineStreamWriter):
         """The forward and the backward passes of all chunks, each in their order."""
         name = step[0].title.partition(".")[0]
         rest = [one for one in step[1].names if one not in self.plays]  # behind the first layer's
-        chunks, group = int(self.run.virtual_stages), self.run.micro_batch_group
-        table = schedule(micro_batches, chunks, int(group or self.run.mesh.pp))
+        chunks = len(self.schedule.chunks)
+        table = schedule(micro_batches, chunks, self.schedule.group)
         numbers = {one: number for number, one in enumerate(table)}
         back = [(chunks - 1 - chunk, batch) for chunk, batch in table]
         ahead, behind = (self._names(forward=forward) for forward in (True, False))
@@ -99,8 +122,8 @@ class InterleavedStreamWriter(PipelineStreamWriter):
     def _names(self, *, forward: bool) -> list[list[str]]:
         """The instants of each chunk's blocks in one direction."""
         name_of = {play.block: n for n, play in self.plays.items() if play.forward == forward}
-        *earlier, last = self.stage.chunks
-        blocks = (*earlier, (*last, HEAD) if self.stage.last else last)
+        *earlier, last = self.schedule.chunks
+        blocks = (*earlier, (*last, HEAD) if self.schedule.last else last)
         return [[name_of[i] for i in (one if forward else one[::-1])] for one in blocks]
 
     def begin(self, phase: Phase) -> None:
@@ -247,9 +270,10 @@ def _stage_ledger(run: Run, stage: PipelineStage) -> Ledger:
         startup = BlockRun(block=STARTUP_BLOCK, script=startup_events(run), forward=True)
         runs[STARTUP_INSTANTS[0][0]] = startup
     entries = tuple(entry for group in groups for entry in group)
-    named, writer = tuple(i.instant for i in instants), stage_writer(run, stage)
-    shared = () if run.unrolled else (groups[0], groups[1], groups[3])
-    return Ledger(named, entries, runs, writer, groups=shared)
+    named = tuple(i.instant for i in instants)
+    if run.unrolled:
+        return with_writer(_of_stage(Ledger(named, entries, runs), stage, instants), run, stage)
+    return Ledger(named, entries, groups=(groups[0], groups[1], groups[3]))
 
 
 Entries = tuple[Entry, ...]

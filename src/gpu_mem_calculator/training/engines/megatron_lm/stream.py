@@ -29,17 +29,13 @@ class PipelineStreamWriter(StreamWriter):
     """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left.
 
     megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The oldest micro-batch in flight runs
-    backward. `flight`: micro-batches in flight; `front`: bytes of what the embedding makes before
-    its output; `clipped`: bytes of each gradient that is scaled in a new tensor.
+    backward. `flight`: micro-batches in flight; `front`: how many of the writer's own tensors the
+    embedding makes before its output; the others are gradients, each scaled in a new tensor.
     """
 
-    refills = False
-
-    def __init__(
-        self, ledger: Ledger, flight: int, front: tuple[int, ...], clipped: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, ledger: Ledger, flight: int, front: int = 0) -> None:
         super().__init__(ledger)
-        self.flight, self.front, self.clipped = flight, front, clipped
+        self.flight, self.front = flight, front
         numbered = enumerate(self.entries)
         self.per_micro_batch = {i for i, entry in numbered if entry.role == PER_MICRO_BATCH}
         self.waiting_blocks: list[
@@ -48,7 +44,7 @@ class PipelineStreamWriter(StreamWriter):
 
     def input(self, size: int) -> int:
         """The first block's input: the embedding's output, or what another stage has sent."""
-        steps = [self.make(one) for one in self.front]
+        steps = [self.make_own(number) for number in range(self.front)]
         output = self.make(size)
         self.free(steps)
         return output
@@ -85,8 +81,8 @@ class PipelineStreamWriter(StreamWriter):
         elif phase.kind == BACKWARD:
             self.kept = self.waiting_blocks[0]
         elif phase.kind == OPTIMIZER:
-            for size in self.clipped:
-                self.free((self.make(size),))
+            for number in range(self.front, len(self.own)):
+                self.free((self.make_own(number),))
 
     def mark(self, phase: Phase) -> None:
         """A phase ends: an output or a gradient that is sent to another stage is freed."""
