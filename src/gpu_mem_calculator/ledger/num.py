@@ -173,12 +173,13 @@ def power_of_two(a: N) -> N:
 def together(function: Callable[..., Iterable[int]], *numbers: Num) -> tuple[Num, ...]:
     """Apply a function of ints, which returns a tuple of ints, to numbers or arrays that broadcast.
 
-    For functions without an arithmetic form: it is called once for each element.
+    For functions without an arithmetic form: it is called once for each different element.
     """
     if all(isinstance(n, SINGLE) for n in numbers):
         return tuple(function(*map(int, numbers)))
     np = _numpy()
     grid = np.broadcast_arrays(*numbers)
-    rows = [function(*map(int, point)) for point in zip(*(g.flat for g in grid), strict=True)]
-    columns = np.asarray(rows, dtype="int64").T
+    points = list(zip(*(g.ravel().tolist() for g in grid), strict=True))
+    known = {point: tuple(function(*point)) for point in dict.fromkeys(points)}
+    columns = np.asarray([known[point] for point in points], dtype="int64").T
     return tuple(column.reshape(grid[0].shape) for column in columns)

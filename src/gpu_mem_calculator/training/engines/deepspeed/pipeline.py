@@ -67,6 +67,7 @@ def specs(arch: Arch) -> tuple[int, ...]:
     return (int(arch.embedding_parameters), *layers, int(head))
 
 
+@remembered(256)
 def stage_ends(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
     """Bounds of the stages, in pipeline layers."""
     weights = specs(arch)
