@@ -156,6 +156,10 @@ class CycleWriter(Protocol):
 
 def visit_all(writer: CycleWriter, names: list[str]) -> None:
     """Visit the instants of a phase in order."""
+    if len(names) < FEWEST:  # of which none can be a cycle
+        for name in names:
+            writer.visit(name)
+        return
     phase = PhaseInstants(names, {name: place for place, name in enumerate(names)})
     signs = [writer.sign(phase, place) for place in range(len(names))]
     following: list[int] = []  # of each instant, the distance to the next one with its sign

@@ -36,6 +36,7 @@ class PipelineStreamWriter(StreamWriter):
     def __init__(self, ledger: Ledger, flight: int, front: int = 0) -> None:
         super().__init__(ledger)
         self.flight, self.front = flight, front
+        self.tables: dict[tuple[object, ...], dict[int, int]] = {}
         numbered = enumerate(self.entries)
         self.per_micro_batch = {i for i, entry in numbered if entry.role == PER_MICRO_BATCH}
         self.waiting_blocks: list[
@@ -98,8 +99,15 @@ class PipelineStreamWriter(StreamWriter):
 
     def _table(self, name: str) -> dict[int, int]:
         """The copies of each entry; of a micro-batch's entries one for each that is in flight."""
-        table = super()._table(name)
         missing = self.flight - len(self.waiting_blocks)
+        key = name, missing, self.first, len(self.late)  # entries only leave `late`
+        if key not in self.tables:
+            self.tables[key] = self._table_without(name, missing)
+        return self.tables[key]
+
+    def _table_without(self, name: str, missing: int) -> dict[int, int]:
+        """The copies of each entry where so many micro-batches are not in flight."""
+        table = super()._table(name)
         if not missing or name in self.updates:
             return table
         copies = {i: n - missing if i in self.per_micro_batch else n for i, n in table.items()}
