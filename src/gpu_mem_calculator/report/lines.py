@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from ..ledger.units import GIB, KIB, MIB
@@ -21,6 +22,7 @@ Line: TypeAlias = list[Span]
 WIDTH = 80
 BOLD, DIM, GOOD, BAD, WARN = "bold", "dim", "bold green", "bold red", "yellow"
 FULL, EMPTY, LIMIT = "█", "░", "│"
+SPACES = str.maketrans("\t\n\v\f\r", " " * 5)
 
 
 def line(text: str = "", style: str = "") -> Line:
@@ -42,16 +44,33 @@ def colour_text(lines: Sequence[Line]) -> str:
 
 def wrap_lines(label: str, text: str, style: str = "", width: int = WIDTH) -> list[Line]:
     """The lines of a text after a label; continued lines are indented to the label's width."""
-    import textwrap
-
     indent = " " * len(label)
-    folded = textwrap.wrap(
-        text, width - len(label), break_long_words=True, break_on_hyphens=False
-    ) or [""]
     return [
         [(label if i == 0 else indent, BOLD if label.strip() else ""), (piece, style)]
-        for i, piece in enumerate(folded)
+        for i, piece in enumerate(folded(text, width - len(label)) or [""])
     ]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """The rows of a text, as textwrap breaks it between words; its import takes longer."""
+    pieces = re.split("( +)", text.expandtabs().translate(SPACES))
+    left, rows = list(filter(None, reversed(pieces))), list[str]()
+    while left:
+        row, room = list[str](), width
+        if rows and not left[-1].strip():
+            left.pop()
+        while left and len(left[-1]) <= room:
+            room -= len(left[-1])
+            row.append(left.pop())
+        if left and len(left[-1]) > width:  # a word that no row has room for
+            word = left.pop()
+            row.append(word[: max(room, width < 1)])
+            left.append(word[max(room, width < 1) :])
+        if row and not row[-1].strip():
+            row.pop()
+        if row:
+            rows.append("".join(row))
+    return rows
 
 
 def command(label: str, words: Sequence[str], width: int = WIDTH) -> list[Line]:
