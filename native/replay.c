@@ -322,7 +322,7 @@ typedef struct { /* a range that is not mapped */
  * size, then by the start of the block. */
 typedef int64_t entry_t;
 
-enum { LEAF = 128, BLOCK_BITS = 24 };
+enum { LEAF = 256, BLOCK_BITS = 24 };
 #define MOST_BLOCKS ((int64_t)1 << BLOCK_BITS)
 
 typedef struct { /* entries that follow each other; few, so that one can be inserted quickly */
@@ -369,24 +369,26 @@ static block_t *block_of(const gmc_state *state, int32_t block)
     return (block_t *)state->blocks.items + block;
 }
 
-static block_t new_range(int64_t size, int64_t start, int32_t pool, int8_t is_mapped)
-{
-    return (block_t){size, start, 0, NONE, NONE, pool, is_mapped, 0, 0, 0};
-}
-
-static int32_t new_block(gmc_state *state, block_t block)
+static int32_t new_block(gmc_state *state)
 {
     int32_t number = state->unused;
     if (number != NONE) {
         state->unused = block_of(state, number)->after;
-    } else {
-        if (state->blocks.count == MOST_BLOCKS || !room_for_one(&state->blocks, sizeof block)) {
-            state->is_short = 1;
-            return NONE;
-        }
-        number = (int32_t)state->blocks.count++;
+        return number;
     }
-    *block_of(state, number) = block;
+    if (state->blocks.count == MOST_BLOCKS || !room_for_one(&state->blocks, sizeof(block_t))) {
+        state->is_short = 1;
+        return NONE;
+    }
+    return (int32_t)state->blocks.count++;
+}
+
+/* A new range, alone in its segment. */
+static int32_t new_range(gmc_state *state, int64_t size, int64_t start, int32_t pool, int8_t is_mapped)
+{
+    int32_t number = new_block(state);
+    if (number != NONE)
+        *block_of(state, number) = (block_t){size, start, 0, NONE, NONE, pool, is_mapped, 0, 0, 0};
     return number;
 }
 
@@ -402,17 +404,18 @@ static void drop_block(gmc_state *state, int32_t number)
     state->unused = number;
 }
 
-/* A new block after `before`, which has become smaller. */
-static int32_t put_after(gmc_state *state, int32_t before, block_t block)
+/* A new block after `before` in its segment and pool, which has become smaller. */
+static int32_t put_after(gmc_state *state, int32_t before, int64_t size, int64_t start, int8_t is_mapped)
 {
-    block.before = before;
-    block.after = block_of(state, before)->after;
-    int32_t number = new_block(state, block);
-    if (number != NONE) {
-        block_of(state, before)->after = number;
-        if (block.after != NONE)
-            block_of(state, block.after)->before = number;
-    }
+    int32_t number = new_block(state);
+    if (number == NONE)
+        return NONE;
+    block_t *first = block_of(state, before), *block = block_of(state, number);
+    int32_t after = first->after;
+    *block = (block_t){size, start, 0, before, after, first->pool, is_mapped, 0, 0, 0};
+    first->after = number;
+    if (after != NONE)
+        block_of(state, after)->before = number;
     return number;
 }
 
@@ -458,6 +461,34 @@ static place_t place_of(const gmc_state *state, const pool_t *pool, int64_t size
     }
     const leaf_t *own = leaves ? leaf_of(pool, leaf) : NULL;
     return (place_t){leaf, own ? place_among(state, own->entries, own->count, size, start) : 0};
+}
+
+/* The place of the first entry of a size or more, for which no block's start is needed. */
+static place_t place_of_size(const pool_t *pool, int64_t size)
+{
+    int64_t leaf = 0, leaves = pool->order.count;
+    entry_t bound = size << BLOCK_BITS;
+    if (!leaves)
+        return (place_t){0, 0};
+    const int32_t *order = pool->order.items;
+    const leaf_t *all = pool->leaves.items;
+    while (leaves > 1) {
+        if (all[order[leaf + leaves / 2]].entries[0] < bound)
+            leaf += leaves / 2;
+        leaves -= leaves / 2;
+    }
+    const leaf_t *own = all + order[leaf];
+    int32_t at = 0, count = own->count;
+    while (count > 0) {
+        int32_t half = count / 2;
+        if (own->entries[at + half] < bound) {
+            at += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return (place_t){leaf, at};
 }
 
 /* The entry at a place, or the next one; NULL where there is none. */
@@ -852,8 +883,7 @@ static int32_t lowest_start(gmc_state *state, int32_t pool, int64_t need)
         if (size >= need)
             return first;
     }
-    block_t whole = new_range(SPAN, new_address(state), pool, 0);
-    int32_t number = new_block(state, whole);
+    int32_t number = new_range(state, SPAN, new_address(state), pool, 0);
     if (number != NONE)
         add_gap(state, number);
     return number;
@@ -887,9 +917,9 @@ static int32_t map_pages(gmc_state *state, int32_t gap, int64_t size)
     size = least(round_up(size, page_of(state, block->pool)), block->size);
     delete_gap(state, gap);
     if (block->size > size) {
-        block_t rest = new_range(block->size - size, block->start + size, block->pool, 0);
+        int64_t left = block->size - size;
         block->size = size;
-        int32_t number = put_after(state, gap, rest);
+        int32_t number = put_after(state, gap, left, block->start + size, 0);
         if (number == NONE)
             return NONE;
         add_gap(state, number);
@@ -952,19 +982,16 @@ static void unmap_free(gmc_state *state, int32_t pool)
             continue;
         take_out(state, number);
         int32_t gap = number;
-        block_t part = new_range(last - first, first, pool, 1);
         if (first > was.start) {
             block_of(state, number)->size = first - was.start;
-            if ((gap = put_after(state, number, part)) == NONE)
+            if ((gap = put_after(state, number, last - first, first, 1)) == NONE)
                 break;
             insert(state, number);
         } else {
             block_of(state, gap)->size = last - first;
         }
         if (end > last) {
-            part.start = last;
-            part.size = end - last;
-            int32_t rest = put_after(state, gap, part);
+            int32_t rest = put_after(state, gap, end - last, last, 1);
             if (rest == NONE)
                 break;
             insert(state, rest);
@@ -1124,7 +1151,7 @@ static int32_t grow(gmc_state *state, int32_t pool, int64_t need)
         return expand(state, pool, need);
     int64_t start = take_pages(state, round_up(size, PAGE) / PAGE) * SPREAD;
     reserve(state, size);
-    return new_block(state, new_range(size, start, pool, 1));
+    return new_range(state, size, start, pool, 1);
 }
 
 /* --- a replay --- */
@@ -1248,7 +1275,7 @@ static int32_t found_block(gmc_state *state, int32_t pool, int64_t need, place_t
 {
     const gmc_settings *settings = &state->plan->settings;
     pool_t *own = &state->pools[pool];
-    place_t place = place_of(state, own, need, 0);
+    place_t place = place_of_size(own, need);
     const entry_t *entry = entry_at(own, &place);
     if (!entry)
         return NONE;
@@ -1269,11 +1296,11 @@ static void split(gmc_state *state, int32_t number, int64_t need, place_t place)
 {
     block_t *block = block_of(state, number);
     pool_t *pool = &state->pools[block->pool];
-    block_t rest = new_range(block->size - need, block->start + need, block->pool, 1);
+    int64_t left = block->size - need;
     int was_free = block->is_free;
     block->size = need;
     block->is_free = 0;
-    int32_t other = put_after(state, number, rest);
+    int32_t other = put_after(state, number, left, block->start + need, 1);
     if (other == NONE)
         return;
     leaf_t *leaf = was_free ? leaf_of(pool, place.leaf) : NULL;
