@@ -81,7 +81,7 @@ def rows() -> tuple[Row, ...]:
 
 def compare(row: Row) -> Compared:
     """A figure against what its cards could reach, counted as the figure counts tokens."""
-    file = read(row["config"])
+    file = read(row["config"]).file
     resolved = resolve(file)
     card = find_card_rates(file.hardware, int(resolved.run.mesh.tp))
     assert card is not None

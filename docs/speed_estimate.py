@@ -87,7 +87,7 @@ def figures() -> tuple[Figure, ...]:
 
 def _figure(compared: speed.Compared) -> Figure:
     row = compared.row
-    file = read(row["config"])
+    file = read(row["config"]).file
     resolved = resolve(file)
     card = find_card_rates(file.hardware, int(resolved.run.mesh.tp))
     assert card is not None

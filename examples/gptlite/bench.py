@@ -86,7 +86,7 @@ def without_checkpoints(data: dict[str, Any]) -> dict[str, Any]:
 def module_run(data: dict[str, Any]) -> ResolvedRun:
     """The run without a model, and whole: a module is recorded before it is cut."""
     given, _ = run_without_model({**without_checkpoints(data), "parallelism": {}})
-    return resolve(read_run(given))
+    return resolve(read_run(given).file)
 
 
 def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> ModuleRecord:
@@ -122,7 +122,7 @@ def with_record(data: dict[str, Any], found: ModuleRecord) -> dict[str, Any]:
 
 def fits(data: dict[str, Any], number: int, room: int | None = None) -> bool:
     """Whether a rung trains in so many GiB of torch's, or on the card as one rank without NCCL."""
-    resolved = resolve(read_run(with_record(data, record_of(data, number))))
+    resolved = resolve(read_run(with_record(data, record_of(data, number))).file)
     card = resolved.hardware.memory_bytes - outside_bytes(resolved.outside_torch, "fake")
     most = card if room is None else room * GIB
     if int(resolved.engine.ledger(resolved.run).peak()) > most:

@@ -44,14 +44,14 @@ def predict(case: MeasureCase) -> Prediction:
 
 def _margin(case: MeasureCase, found: Any) -> int:
     """The margin of the measured rank."""
-    resolved = resolve(read(dict(case.config)))
+    resolved = resolve(read(dict(case.config)).file)
     kind = margin_of(resolved.run, resolved.engine.name)
     return margin_bytes(kind, found.needs, found.reserved)
 
 
 def _card(case: MeasureCase) -> int:
     """What torch may have on the card that the run file names."""
-    resolved = resolve(read(dict(case.config)))
+    resolved = resolve(read(dict(case.config)).file)
     return resolved.hardware.memory_bytes - sum(size for _, size, _ in resolved.outside_torch)
 
 

@@ -69,4 +69,4 @@ def test_an_unknown_activation_is_refused() -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
     config = {"model_type": "llama", **sizes, "hidden_act": "sillu"}
     with pytest.raises(InputError, match="the activation 'sillu' is not modelled"):
-        resolve(read(small_run(model={"config": config})))
+        resolve(read(small_run(model={"config": config})).file)

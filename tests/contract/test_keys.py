@@ -156,7 +156,7 @@ def _resolved(engine: str, settings: tuple[str, ...]) -> ResolvedRun | None:
         "training": {"gradient_accumulation_steps": 4},
     }
     try:
-        return resolve(read(with_settings(run, settings)))
+        return resolve(read(with_settings(run, settings)).file)
     except InputError:
         return None
 

@@ -79,7 +79,7 @@ def _function(walk: Any) -> Any:
 @pytest.mark.parametrize(("loss", "name"), [one for one in PAIRS if has(*one)])
 def test_the_ledger_cites_the_loss(loss: str, name: str) -> None:
     """What the head keeps and needs is explained by the loss's own source."""
-    found = resolve(read(small_run(name, training={"loss": loss})))
+    found = resolve(read(small_run(name, training={"loss": loss})).file)
     code = TRANSFORMERS if found.engine.transformers else MEGATRON
     if not found.engine.loss_kernels:
         return  # its own head, which cites itself
@@ -103,7 +103,7 @@ def test_estimate_and_plan_agree(loss: str, name: str) -> None:
     asked = dict.fromkeys(("estimate", "plan"), "")
     fix = {"training.loss": loss, "training.batch_size": 2, **SEARCHED.get(name, {})}
     try:
-        resolve(read(small_run(name, 1, training={"loss": loss})))
+        resolve(read(small_run(name, 1, training={"loss": loss})).file)
     except InputError as error:
         asked["estimate"] = str(error)
     model = {"config": SMALL_LLAMA}

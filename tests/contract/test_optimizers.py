@@ -64,7 +64,9 @@ def test_an_optimizer_that_is_called_measured_was(name: str) -> None:
 def test_an_engine_that_lacks_an_optimizer_says_so(name: str, of: str) -> None:
     """By its name; the others resolve it."""
     try:
-        resolve(read(small_run(of, 1, training={"optimizer": name}, engine=SHARDED.get(of, {}))))
+        resolve(
+            read(small_run(of, 1, training={"optimizer": name}, engine=SHARDED.get(of, {}))).file
+        )
         sentence = ""
     except InputError as error:
         sentence = str(error)

@@ -142,7 +142,7 @@ CASES: dict[tuple[str, str], tuple[Any, dict[str, Any], dict[str, dict[str, Any]
 def figures(name: str, options: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Any:
     """All entries of the ledger, or the sentences of a refusal."""
     try:
-        found = resolve(read(small_run(name, **sections, engine=options)))
+        found = resolve(read(small_run(name, **sections, engine=options)).file)
     except InputError as error:
         return tuple(error.problems)
     ledger = found.engine.ledger(found.run)
@@ -154,14 +154,14 @@ def figures(name: str, options: dict[str, Any], sections: dict[str, dict[str, An
 
 def stream(name: str, options: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Any:
     """The allocations of a run, which some options change without changing a peak."""
-    found = resolve(read(small_run(name, **sections, engine=options)))
+    found = resolve(read(small_run(name, **sections, engine=options)).file)
     ledger = found.engine.ledger(replace(found.run, unrolled=True))
     return allocation_stream(ledger, int(found.run.micro_batches))
 
 
 def seconds(name: str, options: dict[str, Any], sections: dict[str, dict[str, Any]]) -> float:
     """The time of a step."""
-    found = resolve(read(small_run(name, **sections, engine=options)))
+    found = resolve(read(small_run(name, **sections, engine=options)).file)
     return float(step_seconds(found.run, name, machine_of(found.hardware)).estimate)
 
 

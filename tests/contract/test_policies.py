@@ -54,11 +54,11 @@ def test_a_policy_is_documented(name: str) -> None:
 def test_an_engine_has_a_policy_or_refuses_it(name: str, of: str) -> None:
     """It changes what is alive, or the sentence names the key."""
     try:
-        found = resolve(read(small_run(of, 1, training={"recompute": name})))
+        found = resolve(read(small_run(of, 1, training={"recompute": name})).file)
     except InputError as error:
         assert "recompute" in str(error) or "checkpointing" in str(error), str(error)
         return
-    plain = resolve(read(small_run(of, 1)))
+    plain = resolve(read(small_run(of, 1)).file)
     with_it, without = (one.engine.ledger(one.run).entries for one in (found, plain))
     same = [(e.name, e.bytes) for e in with_it] == [(e.name, e.bytes) for e in without]
     assert same == (name == NONE), f"{of}: recompute={name!r} changes nothing; refuse or model it"

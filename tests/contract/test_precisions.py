@@ -31,7 +31,7 @@ def test_an_engine_has_a_precision_or_refuses_it(name: str, of: str) -> None:
     in the sentence.
     """
     try:
-        found = resolve(read(small_run(of, 1, training={"precision": name})))
+        found = resolve(read(small_run(of, 1, training={"precision": name})).file)
     except InputError as error:
         assert name in str(error), str(error)
         return

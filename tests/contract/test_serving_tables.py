@@ -62,7 +62,7 @@ def test_a_table_has_a_row_for_each_name(name: str) -> None:
 
 def test_a_chip_without_rows_is_said() -> None:
     """A user's own card may have a newer one: the answer says that an H100's sizes are taken."""
-    run = resolve(read(RUN)).run
+    run = resolve(read(RUN).file).run
     note = "vLLM's kernels and caches on compute capability 13.0 are assumed to be an H100's"
     assert note in serve(replace(run, compute_capability="13.0")).notes
     assert note not in serve(run).notes

@@ -89,7 +89,7 @@ def test_a_wrong_key_is_named_next_to_an_adapter(setting: str, words: str) -> No
     """Inside the adapter's section and beside it."""
     data = with_settings({**LORA, "training": dict(LORA["training"])}, [setting])
     with pytest.raises(InputError) as error:
-        read(data)
+        read(data).checked()
     assert [one.partition(";")[0] for one in error.value.problems] == [words]
 
 
@@ -98,7 +98,7 @@ def test_a_long_value_is_shortened_to_60_characters(length: int) -> None:
     """Within its quotes."""
     value = "x" * length
     with pytest.raises(InputError) as error:
-        read({"model": {"name": "gpt2"}, "training": {"batch_size": value}})
+        read({"model": {"name": "gpt2"}, "training": {"batch_size": value}}).checked()
     shown = f"'{value}'" if length == 60 else f"'{'x' * 57}...'"
     assert error.value.problems[0].startswith(f"training.batch_size={shown} must be ")
     assert len(shown) == 62

@@ -179,7 +179,7 @@ def test_a_run_needs_at_least_what_its_ledger_has_at_the_peak(
 @pytest.mark.parametrize("wrong", [-(2**26), 2**40])
 def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
     """A difference that is negative or larger than rounding is refused."""
-    resolved = resolve(read(small_run()))
+    resolved = resolve(read(small_run()).file)
     ledger = resolved.engine.ledger(resolved.run)
     found = replay_stage(resolved, 0, ledger)
     assert found is not None

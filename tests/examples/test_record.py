@@ -87,7 +87,7 @@ def run_file(engine: dict[str, Any], gpus: int = 1, **training: Any) -> dict[str
 def recorded(build: Callable[[], Any], data: dict[str, Any]) -> dict[str, Any]:
     """The run with the module's record."""
     given, _ = run_without_model(data)
-    found = record(build, resolve(read(given)), "module")
+    found = record(build, resolve(read(given).file), "module")
     return {**data, "model": {"recorded": to_builtins(found)}}
 
 

@@ -67,7 +67,7 @@ def recorded(precision: str) -> ModuleRecord:
     run = small_run(gpus=1, training={"precision": precision})
     del run["training"]["batch_size"], run["training"]["seq_len"]
     build = lambda: (Language(), (torch.randint(0, 96, (4, 32)),))  # noqa: E731
-    return record(build, resolve(read(run)), "language")
+    return record(build, resolve(read(run).file), "language")
 
 
 def text(module: ModuleRecord) -> str:

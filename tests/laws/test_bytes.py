@@ -78,7 +78,7 @@ def trained(preset: str, engine: str) -> dict[str, Any]:
 def test_ledgers_over_sequences(preset: str, engine: str) -> None:
     """A preset with an engine, at every sequence."""
     try:
-        found = resolve(read(trained(preset, engine)))
+        found = resolve(read(trained(preset, engine)).file)
     except InputError:
         return  # a model that the engine does not have
     for index, seq in enumerate(SEQUENCES):

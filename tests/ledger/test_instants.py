@@ -53,7 +53,7 @@ def _words(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_every_engines_instants_have_their_fields(name: str) -> None:
     """Fields and names agree, at every instant of a step."""
-    resolved = resolve(read(RUNS[name]))
+    resolved = resolve(read(RUNS[name]).file)
     for each in resolved.engine.ledger(resolved.run).instants:
         if each.phase != STARTUP:
             fields = {field: getattr(each, field) for field in ("step", "micro_batch", "where")}

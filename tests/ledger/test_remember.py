@@ -108,7 +108,7 @@ def test_forget_clears_everything() -> None:
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_a_model_of_ints_is_cached(name: str) -> None:
     """No field of a layer prevents it; a layer with `Sym`s is not cached."""
-    arch = resolve(read(RUNS[name])).run.arch
+    arch = resolve(read(RUNS[name]).file).run.arch
     assert only_ints(arch)
     assert all(map(only_ints, arch.layers))
     assert not any(map(only_ints, symbolic(arch).layers))

@@ -183,7 +183,7 @@ def _with(run: dict[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
 
 def _accepted(run: dict[str, Any]) -> bool:
     try:
-        resolve(read(run))
+        resolve(read(run).file)
     except InputError:
         return False
     return True

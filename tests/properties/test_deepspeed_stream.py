@@ -127,14 +127,14 @@ def _engine(rng: Random, stage: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_measured_run_reaches_what_its_ledger_says(name: str) -> None:
     """The peak of the stream is the ledger's, to the byte."""
-    ledger, asked = rolled_and_written(resolve(read(ROWS[name]["config"])))
+    ledger, asked = rolled_and_written(resolve(read(ROWS[name]["config"]).file))
     assert highest(asked) == int(ledger.peak(phases=STEP))
 
 
 @pytest.mark.parametrize("index", range(NUM_RUNS))
 def test_a_random_run_reaches_what_its_ledger_says(index: int) -> None:
     """On every stage of its pipeline, to the byte."""
-    resolved = resolve(read(drawn(index)))
+    resolved = resolve(read(drawn(index)).file)
     for stage in range(int(resolved.run.mesh.pp)):
         ledger, asked = rolled_and_written(resolved, stage)
         assert highest(asked) == int(ledger.peak(phases=STEP))
@@ -144,7 +144,7 @@ def test_arrays_of_one_number_give_what_single_runs_give() -> None:
     """Batches, sequences, ranks or micro-batches alone, at every stage."""
     for stage in (1, 2, 3):
         engine = {"zero_stage": stage, "reduce_bucket_size": 500_000}
-        found = resolve(read(small_run("deepspeed", engine=engine)))
+        found = resolve(read(small_run("deepspeed", engine=engine)).file)
         run, ledger = found.run, found.engine.ledger
         numbers = (2, 3, 8)
         for name in ("batch", "seq", "micro_batches"):
@@ -158,7 +158,7 @@ def test_arrays_of_one_number_give_what_single_runs_give() -> None:
 @pytest.mark.parametrize("index", range(NUM_RUNS))
 def test_nothing_is_left_behind_by_a_step(index: int) -> None:
     """The third step ends with as many bytes as the second."""
-    found = written(resolve(read(drawn(index))))
+    found = written(resolve(read(drawn(index)).file))
     reached = heights(found)
     ends = [reached[at - 1] for at, name in found.marks if name.endswith("opt")]
     assert ends[1] == ends[2]
@@ -172,7 +172,7 @@ def test_every_phase_reserves_what_was_measured(stage: int, rel: float) -> None:
     that run takes it, too, from the same requests.
     """
     row = ROWS[f"ds-z{stage}-tinyllama-w8"]
-    resolved = resolve(read(row["config"]))
+    resolved = resolve(read(row["config"]).file)
     found = replay(written(resolved), resolved.allocator).phases
     found["init"] = found.pop("startup")
     for name, phase in found.items():
@@ -189,7 +189,7 @@ def test_a_small_gpu_flattens_on_the_host() -> None:
         "parallelism": {"data_parallel_size": 64},
         "hardware": {"gpu": "h200", "num_gpus": 64},
     }
-    resolved = resolve(read(config))
+    resolved = resolve(read(config).file)
     usual, tight = written(resolved), written(resolved, tight=True)
     assert highest(usual) == highest(tight)
     assert needs_bytes(tight, resolved.allocator) < max(heights(usual))

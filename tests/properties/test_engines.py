@@ -66,7 +66,7 @@ NAMES = sorted(RUNS)
 
 def resolved(name: str) -> tuple[Run, Any]:
     """A run and the function that makes its ledger."""
-    found = resolve(read(RUNS[name]))
+    found = resolve(read(RUNS[name]).file)
     return found.run, found.engine.ledger
 
 

@@ -52,7 +52,7 @@ def outcome(config: dict[str, Any], way: str) -> str:
         "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 2},
     }
     try:
-        found = resolve(read(run))
+        found = resolve(read(run).file)
     except InputError as error:
         return "; ".join(error.problems)
     ledger, stream = rolled_and_written(found)

@@ -155,7 +155,7 @@ def random_run(engine: str, index: int) -> ResolvedRun:
     rng = Random(f"{engine}/{index}")
     while True:
         try:
-            return resolve(read(drawn(rng, engine)))
+            return resolve(read(drawn(rng, engine)).file)
         except InputError:
             continue
 

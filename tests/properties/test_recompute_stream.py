@@ -51,7 +51,7 @@ MEGATRON = (
 
 def peaks(run: dict[str, Any], stage: int = 0) -> tuple[int, int]:
     """The ledger's peak and the stream's."""
-    ledger, asked = rolled_and_written(resolve(read(run)), stage)
+    ledger, asked = rolled_and_written(resolve(read(run).file), stage)
     return int(ledger.peak(phases=STEP)), highest(asked)
 
 
@@ -127,5 +127,5 @@ def test_experts_under_a_checkpoint(names: list[str]) -> None:
     )
     ledger, stream = peaks(run)
     assert ledger == stream
-    held = resolve(read(run)).engine.ledger(resolve(read(run)).run).entries
+    held = resolve(read(run).file).engine.ledger(resolve(read(run).file).run).entries
     assert any("held by the dispatcher" in entry.name for entry in held)

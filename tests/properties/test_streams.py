@@ -27,6 +27,6 @@ def runs() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("run", runs(), ids=lambda run: run["model"]["config"]["model_type"])
 def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
     """To the byte: they come from the same tables."""
-    found = resolve(read(run))
+    found = resolve(read(run).file)
     ledger, asked = rolled_and_written(found)
     assert highest(asked) == int(ledger.peak(phases=STEP))

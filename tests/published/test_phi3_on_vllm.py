@@ -35,7 +35,7 @@ def served(share: float) -> ServerMemory:
                     },
                     "hardware": {"gpu": "h100-94gb-nvl", "gpu_memory_bytes": CARD_BYTES},
                 }
-            )
+            ).file
         ).run
     )
 

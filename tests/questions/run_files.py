@@ -169,7 +169,7 @@ def drawn_value(rng: Random, section: str, kinds: type[Struct], key: str, name: 
 def accepted(run: RunData) -> bool:
     """Whether a run has no problem that its sections show."""
     try:
-        resolve(read(run))
+        resolve(read(run).file)
     except InputError:
         return False
     except Exception:

@@ -49,7 +49,7 @@ def run_file(seed: int, index: int) -> RunDict:
     while True:
         drawn = _drawn(rng, family)
         try:
-            resolve(read(drawn))
+            resolve(read(drawn).file)
         except InputError:
             continue
         return drawn

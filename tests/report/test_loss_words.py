@@ -23,4 +23,4 @@ from tests.conftest import small_run
 )
 def test_words(training: dict[str, Any], words: list[str]) -> None:
     """Only what is not the framework's own."""
-    assert list(loss_words(resolve(read(small_run(training=training))).run)) == words
+    assert list(loss_words(resolve(read(small_run(training=training)).file).run)) == words

@@ -181,7 +181,7 @@ def test_the_longest_sequence_fits_and_more_does_not(model: str, seq: int) -> No
     run = {"model": {"name": model}, "training": {"seq_len": seq}, **gpus}
     longest = longest_sequence(full_estimate(run))
     assert longest is not None
-    resolved = resolve(read(with_settings(dict(run), [f"training.seq_len={longest}"])))
+    resolved = resolve(read(with_settings(dict(run), [f"training.seq_len={longest}"])).file)
     outside = sum(size for _, size, _ in resolved.outside_torch)
     cap = resolved.hardware.memory_bytes - outside
     assert taken_under(resolved, 0, cap) == cap

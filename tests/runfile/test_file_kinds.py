@@ -63,7 +63,7 @@ OTHERS: list[tuple[dict[str, Any], str, str]] = [
 def test_a_bare_config_is_the_model_of_a_run() -> None:
     """The rest of the run has its defaults."""
     assert is_model_config(LLAMA)
-    assert read(LLAMA).model.config == LLAMA
+    assert read(LLAMA).file.model.config == LLAMA
 
 
 @pytest.mark.parametrize(("data", "words", "command"), OTHERS)
@@ -125,6 +125,6 @@ def test_values_are_quoted_as_in_the_file(data: dict[str, Any]) -> None:
 def test_many_problems_end_in_a_sentence() -> None:
     """Not in as many sentences as a file has keys."""
     with pytest.raises(InputError) as caught:
-        read({f"key{i}": 1 for i in range(500)})
+        read({f"key{i}": 1 for i in range(500)}).checked()
     assert len(caught.value.problems) == 21
     assert caught.value.problems[-1] == "there are more problems; correct these first"

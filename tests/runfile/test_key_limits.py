@@ -42,7 +42,7 @@ def _run(key: str, value: Any) -> dict[str, Any]:
 def test_a_value_at_the_limit_is_taken(key: str, value: Any) -> None:
     """The limit itself is within the rule."""
     section, _, name = key.partition(".")
-    assert getattr(getattr(read(_run(key, value)), section), name) == value
+    assert getattr(getattr(read(_run(key, value)).file, section), name) == value
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_value_at_the_limit_is_taken(key: str, value: Any) -> None:
 def test_a_value_beyond_the_limit_is_refused(key: str, value: Any) -> None:
     """With the key, the value and the rule."""
     with pytest.raises(InputError) as error:
-        read(_run(key, value))
+        read(_run(key, value)).checked()
     (problem,) = error.value.problems
     assert problem.startswith(f"{key}={value!r:.57}")
     assert " must be " in problem

@@ -79,7 +79,7 @@ def test_a_run_file_has_the_same_names() -> None:
         "max_length": "8k",
         "lora": {"lora_alpha": 16, "rank": 4},
     }
-    run = read({"model": "llama3.2-1b", "training": training, "optim": "adafactor"})
+    run = read({"model": "llama3.2-1b", "training": training, "optim": "adafactor"}).file
     assert run.model.name == "llama3.2-1b"
     assert as_dict(run.training) == {
         "batch_size": 2,
@@ -120,7 +120,7 @@ def test_a_server_has_its_own_names() -> None:
 def test_what_has_no_key_here_is_answered(training: dict[str, Any], words: str) -> None:
     """One sentence, which names what to write; no suggestion that means something else."""
     with pytest.raises(InputError) as error:
-        read({**MODEL, "training": training})
+        read({**MODEL, "training": training}).checked()
     assert len(error.value.problems) == 1
     assert words in error.value.problems[0]
     assert "gradient_clipping" not in error.value.problems[0]

@@ -33,7 +33,7 @@ def test_json_yaml_and_toml_read_the_same(tmp_path: Path, ending: str) -> None:
     }
     path = tmp_path / f"run.{ending}"
     path.write_text(text[ending])
-    file = read(path)
+    file = read(path).file
     assert (file.model.name, file.training.batch_size) == ("gpt2", 2)
 
 
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_read_says_why(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read(path)
+        read(path).checked()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[p.name for p in CONFIGS])
@@ -205,11 +205,11 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
     """8.0 is 8 to JSON Schema and to us, in an adapter and in a list, too."""
     run = small_run() | {"training": {"batch_size": 2.0, "lora": {"r": 8.0, "dropout": None}}}
     VALIDATOR.validate(run)
-    found = read(run).training
+    found = read(run).file.training
     assert (found.batch_size, found.lora) == (2, LoraConfig(r=8))
     served = {"model": {"name": "gpt2"}, "inference": {"max_attention_window": [128.0, 64]}}
     VALIDATOR.validate(served)
-    inference = read(served).inference
+    inference = read(served).file.inference
     assert inference is not None
     assert inference.max_attention_window == [128, 64]
 
@@ -236,7 +236,7 @@ def test_the_schema_says_what_is_read(change: dict[str, Any], right: bool) -> No
 def test_the_schema_is_valid_and_a_run_is_plain_data() -> None:
     """JSON Schema's own check; a run survives YAML."""
     jsonschema.Draft202012Validator.check_schema(schema())
-    assert read(yaml.safe_load(yaml.safe_dump(small_run()))) == read(small_run())
+    assert read(yaml.safe_load(yaml.safe_dump(small_run()))).file == read(small_run()).file
 
 
 def test_hints_name_the_nearest() -> None:
@@ -256,8 +256,10 @@ def test_a_parameter_count_is_at_most_1000t() -> None:
 
 def test_a_text_may_be_one_letter_and_not_empty() -> None:
     """An empty text is refused where it is read."""
-    file = read({"model": {"name": "gpt2"}, "inference": {"engine": "vllm", "engine_version": "1"}})
+    file = read(
+        {"model": {"name": "gpt2"}, "inference": {"engine": "vllm", "engine_version": "1"}}
+    ).file
     assert file.inference is not None
     assert file.inference.engine_version == "1"
     with pytest.raises(InputError, match="engine_version"):
-        read({"model": {"name": "gpt2"}, "inference": {"engine_version": ""}})
+        read({"model": {"name": "gpt2"}, "inference": {"engine_version": ""}}).checked()

@@ -38,7 +38,7 @@ def file(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> dict
 
 def run(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> Run:
     """A run of the engine."""
-    return resolve_inference(read(file(model, gpus, gpu, **inference))).run
+    return resolve_inference(read(file(model, gpus, gpu, **inference)).file).run
 
 
 def layout(model: str, gpus: int = 1, **inference: Any) -> ServerLayout:
@@ -75,7 +75,7 @@ def test_public_logs() -> None:
         "host_compute_bytes": 0.001,
     }
     for row in lines("serving_llamacpp"):
-        devices = device_bytes(server_layout(resolve_inference(read(row["config"])).run))
+        devices = device_bytes(server_layout(resolve_inference(read(row["config"]).file).run))
         buffers, logged = devices[row["rank"]], {**row["measured"], **row["environment"]}
         found = {
             "weights_bytes": buffers.weights,

@@ -26,7 +26,7 @@ def served(engine: str, name: str, **keys: Any) -> ResolvedRun:
     config = {"model_type": name, **NEEDED.get(name, {})}
     inference = {"engine": engine, **keys}
     run = {"model": {"config": config}, "inference": inference, "hardware": {"gpu": "h200"}}
-    return resolve(read(run), headers=False)
+    return resolve(read(run).file, headers=False)
 
 
 def refusal(engine: str, name: str, **keys: Any) -> str:

@@ -37,7 +37,7 @@ def config(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> dict[str
 
 def served(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> ServerMemory:
     """The memory of one rank."""
-    return serve(resolve(read(config(model, gpu, **inference))).run)
+    return serve(resolve(read(config(model, gpu, **inference)).file).run)
 
 
 def item(memory: ServerMemory, name: str) -> int:
@@ -156,7 +156,7 @@ def test_beams_multiply_a_sequence() -> None:
 
 def test_stages_have_the_whole_model_together() -> None:
     """Layers are split as evenly as possible; the first stages have one more."""
-    run = resolve(read(config("qwen2.5-0.5b", pipeline_parallel_size=5))).run
+    run = resolve(read(config("qwen2.5-0.5b", pipeline_parallel_size=5)).file).run
     places = [list(rank_shard(replace(run, stage=stage)).places) for stage in range(5)]
     assert [len(layers) for layers in places] == [5, 5, 5, 5, 4]
     assert [place for layers in places for place in layers] == list(range(24))

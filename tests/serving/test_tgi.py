@@ -38,7 +38,7 @@ def run(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
         "inference": {"engine": "tgi", **inference},
         "hardware": {"gpu": gpu},
     }
-    return resolve(read(file)).run
+    return resolve(read(file).file).run
 
 
 def served(

@@ -87,7 +87,7 @@ def test_a_longer_prompt_never_takes_less(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "deepseek_v3"])
 def test_one_formula_for_numbers_and_arrays(family: str) -> None:
     """A ledger of many batches at once has the peaks of each."""
-    resolved = resolve(read(served(family)))
+    resolved = resolve(read(served(family)).file)
     sizes = [1, 3, 8]
     many = resolved.engine.ledger(replace(resolved.run, batch=np.asarray(sizes)))
     each = [int(resolved.engine.ledger(replace(resolved.run, batch=n)).peak()) for n in sizes]
@@ -112,7 +112,7 @@ def test_config_objects_are_a_run() -> None:
 
 def test_models_without_sdpa_run_eager() -> None:
     """Left out, attention is what the model has; asked for, it is refused."""
-    assert resolve(read(served("bloom"))).run.attention == "eager"
+    assert resolve(read(served("bloom")).file).run.attention == "eager"
     with pytest.raises(InputError, match="use 'eager'"):
         estimate(served("bloom", attention="sdpa"))
 

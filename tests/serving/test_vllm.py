@@ -38,7 +38,7 @@ def test_public_logs() -> None:
     errors: dict[str, list[float]] = {}
     for line in ROWS.read_text().splitlines():
         row = json.loads(line)
-        resolved = resolve_inference(read(row["config"]))
+        resolved = resolve_inference(read(row["config"]).file)
         stage = row["rank"] if resolved.run.mesh.pp > 1 else 0
         result = serving_result(serve(replace(resolved.run, stage=stage)))
         for key, value in row["measured"].items():

@@ -163,10 +163,10 @@ def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
     """The run names the version it uses; V1 uses the newest of all."""
     file = {"model": {"name": "llama3-8b"}, "hardware": {"gpu": "h200-141gb-sxm"}}
     inference = {"engine": "vllm", "engine_generation": "v0"}
-    resolved = resolve(read({**file, "inference": inference}))
+    resolved = resolve(read({**file, "inference": inference}).file)
     assert resolved.run.options["engine_version"] == "0.10.2"
     assert "inference.engine_version=0.10.2" in resolved.assumed
-    newer = resolve(read({**file, "inference": {**inference, "engine_generation": "v1"}}))
+    newer = resolve(read({**file, "inference": {**inference, "engine_generation": "v1"}}).file)
     assert newer.run.options["engine_version"] == versions.NEWEST
 
 

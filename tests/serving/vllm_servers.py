@@ -45,7 +45,7 @@ def run(
         hardware["available_memory_bytes"] = int(free * GIB)
     section = {"name": model} if isinstance(model, str) else {"config": model}
     file = {"model": section, "inference": {"engine": "vllm", **inference}, "hardware": hardware}
-    return resolve_inference(read(file)).run
+    return resolve_inference(read(file).file).run
 
 
 def served(*args: Any, **inference: Any) -> ServerMemory:

@@ -47,7 +47,7 @@ def streams(name: str) -> tuple[AllocationStream, AllocationStream]:
     run = run_file(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT's and FSDP's own
-        return stage_requests(resolve(read(run)), 0).usual, trace(run).stream
+        return stage_requests(resolve(read(run).file), 0).usual, trace(run).stream
 
 
 def steps(asked: AllocationStream) -> dict[str, str]:

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from gpu_mem_calculator.tools.launchers.launch import read_launch
+from gpu_mem_calculator.tools.read import Anything, Door, read_all
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
 from gpu_mem_calculator.tools.reading.tools import read_command
@@ -14,3 +15,9 @@ from gpu_mem_calculator.tools.reading.tools import read_command
 def reading_of(line: str, folder: Path | None = None) -> Reading:
     """What a command line means; without a folder no file may be opened."""
     return read_command(read_launch(shlex.split(line), NamedFiles(folder)))
+
+
+def readings_of(source: Anything, folder: Path | None = None) -> list[Reading]:
+    """What a text or words mean; without a folder no file may be opened."""
+    found = read_all(source, Door(folder=None if folder is None else str(folder)))
+    return [one.reading for one in found if one.reading is not None]

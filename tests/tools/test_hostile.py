@@ -12,9 +12,8 @@ import pytest
 
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_pasted, read_source
 from gpu_mem_calculator.tools.read import read
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
+from tests.tools.reading_of import readings_of
 
 from .corpora import score
 
@@ -64,7 +63,7 @@ def _check(corpus: str, count: int) -> None:
         row = _changed(chance.choice(rows), chance)
         try:
             for reading in score.readings(row):
-                resolve(read(reading.run), headers=False)
+                resolve(read(reading.run).file, headers=False)
         except InputError as error:
             assert error.problems
             assert all(isinstance(one, str) and one for one in error.problems)
@@ -103,7 +102,7 @@ def test_bombs_end_in_a_sentence(name: str, text: str, tmp_path: Path) -> None:
     """Or in an answer; nothing grows without bound, and nothing is run."""
     (tmp_path / name).write_text(text, encoding="utf-8")
     try:
-        readings = read_source([name], NamedFiles(tmp_path))
+        readings = readings_of([name], tmp_path)
     except InputError as error:
         assert len(error.problems[0]) < 1000
     else:
@@ -116,7 +115,7 @@ def test_a_huge_script_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(100 * 2**20)
     with pytest.raises(InputError, match="larger than"):
-        read_source([path.name], NamedFiles(tmp_path))
+        readings_of([path.name], tmp_path)
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:
@@ -125,8 +124,8 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     script = f"X=$(touch {made})\n`touch {made}`\n: > {made}\ntouch {made}\nvllm serve gpt2 $X\n"
     (tmp_path / "train.sh").write_text(script, encoding="utf-8")
     try:
-        read_source(["bash", "train.sh"], NamedFiles(tmp_path))
-        read_pasted(script)
+        readings_of(["bash", "train.sh"], tmp_path)
+        readings_of(script)
     except InputError:
         pass
     assert not made.exists()

@@ -27,7 +27,7 @@ def run_file(args: dict[str, Any] | None = None, gpus: int = 1, **program: Any) 
 
 def training(data: dict[str, Any]) -> dict[str, Any]:
     """The training section that a run file means."""
-    found: dict[str, Any] = as_dict(read(data).training)
+    found: dict[str, Any] = as_dict(read(data).file.training)
     return found
 
 
@@ -63,8 +63,8 @@ def test_a_key_of_the_run_file_itself_is_kept() -> None:
 
 def test_a_run_file_that_was_read_can_be_read_again() -> None:
     """Reading is idempotent, so results can be saved as run files."""
-    file = read(run_file({"bf16": True}))
-    assert as_dict(read(as_dict(file))) == as_dict(file)
+    file = read(run_file({"bf16": True})).file
+    assert as_dict(read(as_dict(file)).file) == as_dict(file)
 
 
 def test_arguments_can_be_set_by_their_own_names() -> None:
@@ -106,7 +106,7 @@ def test_the_tools_defaults_are_listed() -> None:
 def test_bad_programs_are_refused(change: dict[str, Any], sentence: str) -> None:
     """One sentence: the value, the rule, the nearest fix."""
     with pytest.raises(InputError) as error:
-        read({**run_file(), **change})
+        read({**run_file(), **change}).checked()
     assert sentence in str(error.value)
 
 
@@ -180,7 +180,7 @@ LAUNCHES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("launch", "engine"), LAUNCHES)
 def test_launches(launch: dict[str, Any], engine: dict[str, Any]) -> None:
     """One GPU, DDP, FSDP and DeepSpeed, from the tools that launch them."""
-    found = as_dict(read(run_file(gpus=8, **launch)).engine)
+    found = as_dict(read(run_file(gpus=8, **launch)).file.engine)
     assert {key: found.get(key) for key in engine} == engine
 
 
@@ -198,7 +198,7 @@ def test_launches(launch: dict[str, Any], engine: dict[str, Any]) -> None:
 def test_launches_that_are_not_read_are_refused(launch: dict[str, Any], sentence: str) -> None:
     """No key is accepted and ignored."""
     with pytest.raises(InputError) as error:
-        read(run_file(gpus=8, **launch))
+        read(run_file(gpus=8, **launch)).checked()
     assert sentence in str(error.value)
 
 
@@ -226,5 +226,5 @@ def test_what_a_program_means_is_listed() -> None:
 def test_values_of_another_kind(program: dict[str, Any], sentence: str) -> None:
     """One sentence for a value that the tool does not take."""
     with pytest.raises(InputError) as error:
-        read(run_file(gpus=8, **program))
+        read(run_file(gpus=8, **program)).checked()
     assert sentence in str(error.value)

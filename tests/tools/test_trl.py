@@ -171,10 +171,10 @@ def test_ligers_loss_is_left_out() -> None:
         "model": {"config": SMALL_LLAMA},
         "program": {"tool": "trl.SFTTrainer", "args": {"use_liger_kernel": True}, "load": LOAD},
     }
-    found = resolve(read(run)).run
+    found = resolve(read(run).file).run
     assert (found.loss, found.liger) == ("chunked", ("rope", "rms_norm", "swiglu"))
     run["program"]["args"]["liger_kernel_config"] = {"rope": False}  # type: ignore[index]
-    assert resolve(read(run)).run.liger == ("rms_norm", "swiglu")
+    assert resolve(read(run).file).run.liger == ("rms_norm", "swiglu")
 
 
 @pytest.mark.parametrize(

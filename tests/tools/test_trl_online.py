@@ -118,6 +118,6 @@ def test_a_program_is_a_run(name: str, args: dict[str, Any]) -> None:
     """Its translation resolves."""
     program = {"tool": f"trl.{name}Trainer", "args": args, "load": LOAD, "data": {"prompt": 64}}
     file = {"model": {"config": SMALL_LLAMA}, "program": program, "hardware": {"gpu": "h200"}}
-    run = resolve(read(file)).run
+    run = resolve(read(file).file).run
     assert run.rollout is not None
     assert (run.labelled, run.seq) == (512, 576)

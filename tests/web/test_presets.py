@@ -66,8 +66,8 @@ def test_every_preset_is_a_run_that_is_accepted_and_is_that_model() -> None:
     for name in catalog.names("index"):
         found = preset(name)
         assert found is not None
-        resolved = resolve(read(found))
-        alone = resolve(read({**found, "model": {"name": name}}))
+        resolved = resolve(read(found).file)
+        alone = resolve(read({**found, "model": {"name": name}}).file)
         assert resolved.model.arch == alone.model.arch
         assert resolved.model.warnings == alone.model.warnings
 

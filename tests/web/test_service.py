@@ -264,7 +264,7 @@ def test_the_service_describes_itself(client: httpx.Client) -> None:
         "training",
     }
     body = document["paths"]["/api/calculate"]["post"]["requestBody"]["content"]
-    assert body["application/json"]["schema"] == {"$ref": "#/components/schemas/RunFile"}
+    assert body["application/json"]["schema"] == {"$ref": "#/components/schemas/RunOrText"}
 
 
 def test_every_reference_of_the_description_is_defined(client: httpx.Client) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ..advice.training.answers import OTHER_TOOLS, TrainingAnswers, training_answers
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from .fit_check import check, save_run
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from ..estimates.serving.infer_command import InferCommand
     from ..report.lines import Line
     from ..report.remedy_lines import Commands
-    from .run_source import RunSource
     from .shell_words import ShellWords
 
 
@@ -33,18 +30,11 @@ def run(args: argparse.Namespace) -> int:
         from .export import check_export
 
         check_export(args)
-    estimate = estimate_source(recorded_source(args))
+    estimate = with_other_cards(full_estimate(recorded_source(args)))
     name = args.config or args.preset or args.function or args.record
     words = recorded_words(args)
     shell = ShellWords(["calculate", *words], ["explain", *words])
     return show_estimate(args, estimate, shell, name)
-
-
-def estimate_source(source: RunSource) -> Estimate:
-    """The estimate of a run, with what was assumed in reading its source."""
-    estimate = with_other_cards(full_estimate(source.data))
-    assumed = [*source.assumed, *estimate.result.assumed]
-    return replace(estimate, result=replace(estimate.result, assumed=assumed))
 
 
 def show_estimate(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..run.limits import Limit
 from ..runfile.text.errors import InputError, print_to_stderr
+from ..tools.read import Asked, Door, read_all
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
 from .fit_check import EXIT_CODES
@@ -54,17 +55,18 @@ def split_words(words: Sequence[str], with_value: Sequence[str]) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Read the command, estimate it, and report whether it fits."""
-    from ..tools.conversion.source import read_source
-    from ..tools.reading.named_files import NamedFiles
     from ..tools.reading.tools import UnknownToolError
 
+    if not args.launch:
+        raise InputError("there is no command to check; write it after gpu-mem-calc check")
     if args.run:
         from .start import check_startable
 
         check_startable(args.launch)
     given, machine = _hardware(args)
+    door = Door(gpu_bytes=_gpu_bytes(given), machine_bytes=_gpu_bytes(machine))
     try:
-        readings = read_source(args.launch, NamedFiles(), _gpu_bytes(given), _gpu_bytes(machine))
+        readings = [one.reading for one in read_all(args.launch, door) if one.reading is not None]
     except UnknownToolError as error:
         print_to_stderr(*(f"cannot tell: {problem}" for problem in error.problems))
         return CANNOT_TELL
@@ -142,10 +144,10 @@ def _check(
     if not data.get("model") and (tool is None or not tool.own_model):
         return _cannot_tell(reading, [NO_MODEL])
     try:
-        estimate = with_other_cards(full_estimate(data))
+        estimate = with_other_cards(full_estimate(Asked(run=data, notes=(*reading.assumed,))))
     except InputError as error:
         return _cannot_tell(reading, error.problems)
-    result = replace(estimate.result, assumed=[*reading.assumed, *estimate.result.assumed])
+    result = estimate.result
     if not estimate.resolved.hardware.named:
         result = with_limits(result, [_no_card(reading)])
     estimate, code = replace(estimate, result=result), EXIT_CODES[result.verdict]

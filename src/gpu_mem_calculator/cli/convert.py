@@ -9,8 +9,9 @@ import argparse
 
 from ..catalog.variants import variant
 from ..runfile.text.errors import InputError
+from ..tools.read import is_command
 from .export import write_export
-from .run_source import is_command, run_data
+from .run_source import run_data
 
 
 def run(args: argparse.Namespace) -> int:

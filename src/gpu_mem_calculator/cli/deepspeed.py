@@ -125,7 +125,7 @@ def base_model_counts(name: str, settings: list[str]) -> BaseModelCount:
     from ..runfile.read import with_settings
     from ..tools.read import read
 
-    file = read(with_settings({"model": {"name": name}}, settings))
+    file = read(with_settings({"model": {"name": name}}, settings)).file
     model = find_model(file.model)
     extra = tuple(w for w in model.arch.head_extra if not w.name.startswith("lm_head"))
     base = replace(model.arch, head=None, head_extra=extra)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate the run of the options, and explain it."""
-    from .calculate import estimate_source
+    from ..estimates.calculator import full_estimate, with_other_cards
 
-    return show_explanation(args, estimate_source(recorded_source(args)))
+    return show_explanation(args, with_other_cards(full_estimate(recorded_source(args))))
 
 
 def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:

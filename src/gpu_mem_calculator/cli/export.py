@@ -46,7 +46,7 @@ def write_export(name: str, data: dict[str, Any], output: str | None) -> None:
     from ..tools.read import read
     from ..tools.writing.writers import write_run
 
-    file = read(data)
+    file = read(data).file
     written = write_run(name, file, resolve(file, headers=False), output=output)
     folder = os.path.dirname(output or "")
     if output is not None:

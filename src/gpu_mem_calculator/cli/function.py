@@ -11,11 +11,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..ledger.extras import install
 from ..runfile.text.errors import InputError
 from ..runfile.text.files import write_file
 from ..runfile.text.text_data import load_record
-from .run_source import RunSource, run_source, run_words
+from ..tools.read import Asked
+from .run_source import run_source, run_words
 
 SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch has its length
 NEEDS_TORCH = "{} runs the model with torch, and {} is not installed; " + install("torch")
@@ -65,23 +68,23 @@ def recorded_words(args: argparse.Namespace) -> list[str]:
     return [*run_words(args), *model]
 
 
-def recorded_source(args: argparse.Namespace) -> RunSource:
+def recorded_source(args: argparse.Namespace) -> Asked:
     """The run of the options; with --function or --record, its model is a module's record."""
     values = function_values(args)
     if not (args.function or args.record):
         return run_source(args)
     source = run_source(args, needs_model=False)
-    if source.data.get("model") is not None:
+    if source.run.get("model") is not None:
         option = "--function" if args.function else "--record"
         raise InputError(
             f"{option} brings the model, and the run names one, too; leave one of them out"
         )
     if args.function:
-        module = _record(args, source.data, values)
+        module = _record(args, source.run, values)
     else:
         module = load_record(args.record, "--record")
-    assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
-    return source._replace(data={**source.data, "model": {"recorded": module}}, assumed=assumed)
+    notes = tuple(text for text in source.notes if SEQUENCES not in text)
+    return replace(source, run={**source.run, "model": {"recorded": module}}, notes=notes)
 
 
 def _record(
@@ -97,7 +100,7 @@ def _record(
     from ..tools.read import read
 
     run, _ = run_without_model(data)
-    resolved = resolve(read(run))
+    resolved = resolve(read(run).file)
     maker = UserFunction(args.function, resolved.run.precision, values)
     with user_errors(args.function):
         module: dict[str, Any] = to_builtins(record(maker, resolved, args.function))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from ..estimates.serving.infer_command import InferCommand, value_text
 from ..runfile.inference_config import InferenceConfig
@@ -13,6 +15,7 @@ from ..runfile.resolve.resolve_inference import find_server
 from ..runfile.resolve.serving_question import question_keys
 from ..runfile.text.errors import InputError, quoted
 from ..serving import OF_GGUF, USUAL, server_names
+from ..tools.read import Asked, read
 from .fit_check import save_run
 from .output import show_answer
 from .parser import option_keys
@@ -27,7 +30,8 @@ KEYS = [key for key in option_keys("infer") if key != EXPERTS]
 
 def run(args: argparse.Namespace) -> int:
     """Estimate the server of the options and report it; or answer the two questions."""
-    data = _data(args)
+    source = _source(args)
+    data = source.run
     if args.export:
         from .export import check_export
 
@@ -44,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         return _largest(args, data)
     if args.fewest_gpus:
         return _fewest(args, data)
-    estimate = with_other_cards(full_estimate(data))
+    estimate = with_other_cards(full_estimate(source))
     save_run(args, estimate)
     if args.export:
         from ..report.serving.words import sentence
@@ -59,14 +63,15 @@ def run(args: argparse.Namespace) -> int:
     return serving_answer(args, estimate, asked, args.contexts, args.concurrency)
 
 
-def _data(args: argparse.Namespace) -> dict[str, Any]:
-    """The run file that the options describe."""
+def _source(args: argparse.Namespace) -> Asked:
+    """The run that the options describe."""
     if args.model is not None and args.model_name is not None:
         raise InputError("MODEL and --model are the same; give one of them")
     args.model = args.model or args.model_name
     if args.config is not None and args.model is not None:
         raise InputError("infer takes a MODEL or --config FILE, not both")
-    data = _load_run(args.config) if args.config is not None else {}
+    source = read(args.config) if args.config is not None else Asked(run={})
+    data = source.run
     if args.model is not None:
         data["model"] = {"name": args.model}
     if args.largest_model and args.model is not None:
@@ -82,7 +87,7 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     inference = {**inference, "engine": given or _usual_server(data)}
     settings = [f"{key}={value}" for key, value in _keys(args, inference).items()]
     run = with_settings({**data, "inference": inference}, (*settings, *args.settings))
-    return _with_experts(run, getattr(args, EXPERTS))
+    return replace(source, run=_with_experts(run, getattr(args, EXPERTS)))
 
 
 def _usual_server(data: dict[str, Any]) -> str:
@@ -121,9 +126,8 @@ def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
         return data
     if size == ALL:  # over all ranks
         from ..runfile.resolve.resolve import resolve
-        from ..tools.read import read
 
-        mesh = resolve(read(data), headers=False).run.mesh
+        mesh = resolve(read(data).file, headers=False).run.mesh
         size = str(int(mesh.tp * mesh.dp))
         if size == "1":
             raise InputError("--ep needs several GPUs to shard the experts over; add --gpus 8")
@@ -132,15 +136,6 @@ def _with_experts(data: dict[str, Any], size: str | None) -> dict[str, Any]:
     if not sizes & {"tensor_parallel_size", "data_parallel_size", "num_gpus"}:
         data = with_settings(data, [f"hardware.num_gpus={size}"])
     return with_settings(data, [f"{EXPERTS}={size}"])
-
-
-def _load_run(path: str) -> dict[str, Any]:
-    from ..runfile.text.text_data import load_text
-
-    data = load_text(path)
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: a run file is an object with a 'model' section")
-    return data
 
 
 def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:

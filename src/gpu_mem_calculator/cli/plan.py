@@ -216,12 +216,12 @@ def candidate(args: argparse.Namespace, file: str) -> dict[str, Any]:
             raise
         words.model = args.model
         source = run_source(words)
-    print_to_stderr(*(f"{file}: assumed {text}" for text in source.assumed))
+    print_to_stderr(*(f"{file}: assumed {text}" for text in source.notes))
     print_to_stderr(*(f"{file}: not modelled: {text}" for text in source.limits))
     changed = [key for key, value in keys.items() if value is not None]
     stale = [f"{old}=null" for key in changed for old in REPLACED.get(key, ())]
     model = [f"model.name={args.model}"] if args.model else []
-    data = with_settings(source.data, (*model, *stale, *own, *args.settings))
+    data = with_settings(source.run, (*model, *stale, *own, *args.settings))
     if not (data.get("hardware") or {}).get("gpu"):
         raise InputError(f"{file} names no GPU, so its speed is not known; add --gpu, such as h100")
     return data

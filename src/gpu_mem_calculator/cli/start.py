@@ -11,7 +11,7 @@ from shutil import which
 from typing import NoReturn
 
 from ..runfile.text.errors import InputError
-from ..tools.conversion.source import DATA
+from ..tools.conversion.source import ENDINGS
 from ..tools.launchers.wrappers import without_variables
 from ..tools.reading import MODELFILE, SCRIPTS
 
@@ -28,7 +28,7 @@ def check_startable(words: Sequence[str]) -> None:
     where = f"--run starts a command, and {name!r}"
     if name.endswith(SCRIPTS):
         raise InputError(f"{where} is a script; write --run bash {shlex.quote(name)}")
-    if name.lower().endswith(DATA) or name.rpartition("/")[2].startswith(MODELFILE):
+    if name.lower().endswith(ENDINGS) or name.rpartition("/")[2].startswith(MODELFILE):
         raise InputError(f"{where} is a file; leave --run out")
     raise InputError(f"{where} is no program on the PATH; install it, or leave --run out")
 

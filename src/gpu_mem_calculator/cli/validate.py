@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from msgspec.structs import replace
+
+from ..tools.read import Asked
 from .output import show, write
-from .run_source import RunSource, run_source
+from .run_source import run_source
 
 
 def run(args: argparse.Namespace) -> int:
@@ -15,17 +18,16 @@ def run(args: argparse.Namespace) -> int:
     A DeepSpeed JSON without a model is checked with a stand-in: what holds for any model.
     """
     from ..runfile.resolve.resolve import resolve
-    from ..tools.read import read
 
     args.preset = None
     source = run_source(args, needs_model=False)
-    alone = source.deepspeed and "model" not in source.data
-    data = source.data
+    alone = source.is_deepspeed and "model" not in source.run
+    asked = source
     if alone:
         from ..tools.deepspeed.read import ANY_MODEL
 
-        data = {"model": ANY_MODEL, **data}
-    resolved = resolve(read(data), headers=False)
+        asked = replace(source, run={"model": ANY_MODEL, **source.run})
+    resolved = resolve(asked.file, headers=False)
     if args.format == "json":
         write(_as_json(args.config, source, resolved.meant), args.output)
         return 0
@@ -35,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     )
     lists = (
         ("means: ", ", ", resolved.meant),
-        ("assumed: ", "; ", (*source.assumed, *(resolved.assumed if resolved.meant else ()))),
+        ("assumed: ", "; ", (*source.notes, *(resolved.assumed if resolved.meant else ()))),
         ("takes no memory: ", ", ", source.no_memory),
     )
     said = [(label, separator.join(words)) for label, separator, words in lists if words]
@@ -46,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(name: str, source: RunSource, meant: tuple[str, ...]) -> str:
+def _as_json(name: str, source: Asked, meant: tuple[str, ...]) -> str:
     """A valid file as JSON; `means`: the keys that its program means."""
     from ..report.encode import to_json
 
-    facts: dict[str, Any] = {"file": name, "valid": True, "assumed": list(source.assumed)}
+    facts: dict[str, Any] = {"file": name, "valid": True, "assumed": list(source.notes)}
     if meant:
         facts["means"] = list(meant)
-    return to_json({**facts, "takes_no_memory": list(source.no_memory), "run": source.data})
+    return to_json({**facts, "takes_no_memory": list(source.no_memory), "run": source.run})

@@ -30,7 +30,7 @@ from ..runfile.resolve.hardware import Hardware
 from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError
-from ..tools.read import read
+from ..tools.read import Asked, read
 from .figures import Figures
 from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
+    from ..tools.read import Anything
     from .stage_replay import StageReplay
 
-    Source: TypeAlias = str | Path | Mapping[str, Any] | RunFile
+    Source: TypeAlias = Anything | Asked
 
 Verdict = Callable[[Mapping[str, Any]], str]
 MOST_SIZES = 4
@@ -134,12 +135,13 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def estimate(source: Source | Struct, *sections: Struct, replay: bool = True) -> MemoryResult:
-    """Estimate a run, given as a path, a dict, a `RunFile`, or config objects in any order.
+    """Estimate a run: a run file, a command, or another tool's file, as its path, its text or its
+    data; the words of a command; or config objects in any order.
 
     Without `replay` only the ledger is computed, in about a millisecond: reserved_bytes and
     needs_bytes are None, and the total is without what the allocator adds.
     """
-    if isinstance(source, Struct) and not isinstance(source, RunFile):
+    if isinstance(source, Struct) and not isinstance(source, RunFile | Asked):
         source = gather_sections(source, *sections)
     elif sections:
         raise InputError(["estimate takes one run, or config objects such as ModelConfig"])
@@ -149,8 +151,9 @@ def estimate(source: Source | Struct, *sections: Struct, replay: bool = True) ->
 
 def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     """Estimate a run and return its ledgers with the result; `replay` as in `estimate`."""
-    file = read(source, _name_problems)
-    resolved = resolve(file)
+    asked = read(source)
+    file = asked.checked(_name_problems)
+    resolved = resolve(file, asked.notes)
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved)
     figures = training_figures(resolved, replay=replay)
@@ -204,7 +207,7 @@ def _name_problems(data: Any) -> list[str]:
 
 def verdict(source: Source) -> str:
     """The verdict of an estimate; replays only where the ledger leaves it open."""
-    file = read(source)
+    file = read(source).file
     resolved = resolve(file)
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved).result.verdict
@@ -357,7 +360,7 @@ class GPUMemoryCalculator:
     @classmethod
     def from_config_file(cls, path: str | Path) -> GPUMemoryCalculator:
         """A calculator for a run file."""
-        file = read(path)
+        file = read(path).file
         return cls(file.model, file.training, file.parallelism, file.engine, file.hardware)
 
     def calculate(self) -> MemoryResult:

@@ -1,14 +1,13 @@
-"""Reads and checks a run file: JSON, YAML or TOML, a dict, or config objects."""
+"""Checks a run file: a dict, or config objects."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -25,10 +24,6 @@ from .sections import parts as parts
 from .sections import row_names
 from .text.errors import InputError, first_problems, nearest, quoted
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 T = TypeVar("T", bound=Struct)
 Translate = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Program, Translation]]
 LIMITS = "limits"  # beside the sections: what is not modelled of what a run was read from
@@ -42,27 +37,24 @@ INSTEAD = {
 }
 # Keys by which a DeepSpeed configuration is recognised; it must have one of the first two.
 DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
+NAMES_NO_MODEL = (
+    "this is DeepSpeed's configuration, which names no model; give its model:"
+    " gpu-mem-calc calculate FILE --model NAME"
+)
 
 
 def parse(
-    source: str | Path | Mapping[str, Any] | RunFile,
+    source: Mapping[str, Any] | RunFile,
     more_problems: Callable[[Any], Iterable[str]] = lambda _: (),
     translate: Translate | None = None,
 ) -> RunFile:
-    """A checked run file from a path, a dict, or objects; raises all problems at once.
+    """A checked run file from a dict or objects, by its own names; raises all problems at once.
 
     - more_problems: what is wrong with the data besides its form, asked for if the form is wrong
     - translate: what turns a `program` section into keys of the other sections; `tools/read.py`
       gives it. Without it, `program` is not a section.
     """
-    if isinstance(source, RunFile):
-        data: Any = as_dict(source)
-    elif isinstance(source, str | os.PathLike):
-        from .text.text_data import load_text
-
-        data = load_text(source)
-    else:
-        data = source
+    data: Any = as_dict(source) if isinstance(source, RunFile) else source
     try:
         data, limits = _without_limits(as_run_file(without_secrets(data, [])))
     except RecursionError:
@@ -180,8 +172,7 @@ def run_file_problems(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {quoted(data)}"
         return
     if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
-        fix = "give its model: gpu-mem-calc calculate FILE --model NAME"
-        yield f"this is DeepSpeed's configuration, which names no model; {fix}"
+        yield NAMES_NO_MODEL
         return
     for name, values in data.items():
         if name not in SECTIONS:

@@ -1,27 +1,221 @@
-"""The door: what people write becomes a run file, the program of a tool included."""
+"""The door: whatever somebody gives becomes a run file, the program of a tool included.
+
+A run file, a model's config.json, a command, a script, a manifest, or another tool's file: as its
+path, its text, its words or its data. The command line, Python, the service and the page all ask
+here. What differs between them is in their `Door`, and how they show the notes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ..runfile.config import RunFile
+from ..runfile.file_kinds import as_run_file, is_run_file
 from ..runfile.program import Program, Translation
-from ..runfile.read import parse
+from ..runfile.read import NAMES_NO_MODEL, as_dict, parse, with_settings
+from ..runfile.text.errors import InputError
+from .reading import COMMAND, DATA, MODELFILE, PATH, SCRIPTS, TEXT, WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import TypeAlias
+
+    from ..run.limits import Limit
+    from .reading.reading import Reading
+
+    Anything: TypeAlias = str | Path | Sequence[str] | Mapping[str, Any] | RunFile
+
+NAMES_ONE = (
+    "--model {} is for DeepSpeed's JSON, which names none; leave it out, or use --set"
+    " model.name=NAME"
+)
+Options = Callable[[Mapping[str, Any]], tuple[Sequence[str], Sequence[str]]]
 
 
-def read(
-    source: str | Path | Mapping[str, Any] | RunFile,
-    more_problems: Callable[[Any], Iterable[str]] = lambda _: (),
-) -> RunFile:
-    """A checked run file from a path, a dict, or objects; raises all problems at once.
+def no_options(_: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+    """Neither settings nor notes."""
+    return (), ()
 
-    more_problems: what is wrong with the data besides its form, asked for if the form is wrong
+
+class Door(Struct, frozen=True, kw_only=True):
+    """What the one who asks knows beside what is given.
+
+    - `folder`: where the files that a command names are opened; None where no file may be opened
+    - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend, whatever the command
+      says; `machine_bytes`: the same where the command does not say its card
+    - `model`: its name, for a file of another tool
+    - `options`: for the data of a run its `section.key=value` settings, and what they assume
     """
-    return parse(source, more_problems, _translate)
+
+    folder: str | None = ""
+    gpu_bytes: int | None = None
+    machine_bytes: int | None = None
+    model: str | None = None
+    options: Options = no_options
+
+
+HERE = Door()  # a user's own process
+TEXT_ALONE = Door(folder=None)  # a service, which opens no files
+
+
+class Asked(Struct, frozen=True, kw_only=True, dict=True):
+    """What was read.
+
+    - `run`: the data of its run file
+    - `notes`: what was assumed in reading it, a sentence each
+    - `reading`: the command or file of another tool; None where it was a run file
+    """
+
+    run: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    reading: Reading | None = None
+
+    @cached_property
+    def file(self) -> RunFile:
+        """The checked run file, its program translated; raises all problems at once."""
+        return self.checked()
+
+    def checked(self, more_problems: Callable[[Any], Iterable[str]] = lambda _: ()) -> RunFile:
+        """The same.
+
+        more_problems: what is wrong with the data besides its form, asked for if the form is wrong
+        """
+        if self.is_deepspeed and "model" not in self.run:
+            raise InputError(NAMES_NO_MODEL)
+        if "file" not in self.__dict__:
+            self.__dict__["file"] = parse(self.run, more_problems, _translate)
+        found: RunFile = self.__dict__["file"]
+        return found
+
+    @property
+    def is_deepspeed(self) -> bool:
+        """Whether it was DeepSpeed's JSON, which names no model."""
+        return self.reading is not None and self.reading.is_deepspeed
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """What of a command or a file is not modelled."""
+        return tuple(self.reading.limits) if self.reading is not None else ()
+
+    @property
+    def no_memory(self) -> tuple[str, ...]:
+        """Keys that take no memory."""
+        keys = self.reading.keys if self.reading is not None else {}
+        return tuple(key for key, effect in keys.items() if effect == "free")
+
+    @property
+    def translation(self) -> Translation | None:
+        """What its program means."""
+        return self.file.translation
+
+    def with_options(self, options: Options) -> Asked:
+        """The same with settings of the one who asks."""
+        if options is no_options:
+            return self
+        settings, notes = options(self.run)
+        return replace(self, run=with_settings(self.run, settings), notes=(*self.notes, *notes))
+
+
+def read(source: Anything | Asked, door: Door = HERE) -> Asked:
+    """What a source asks: raises all its problems at once, also where it asks several things."""
+    if isinstance(source, Asked):
+        return source
+    found = read_all(source, door)
+    if len(found) > 1:
+        names = ", ".join(one.reading.name for one in found if one.reading is not None)
+        title = source if isinstance(source, str) and "\n" not in source else "it"
+        why = f"{title} starts {len(found)} commands ({names}), and a run is one"
+        raise InputError(f"{why}; use gpu-mem-calc check")
+    if found[0].reading is not None and found[0].reading.problems:
+        raise InputError(found[0].reading.problems)
+    return found[0]
+
+
+def read_all(source: Anything, door: Door = HERE) -> list[Asked]:
+    """What a source asks: one thing for each command of a script, container of a manifest or task.
+
+    The problems of one of several are in its reading.
+    """
+    if isinstance(source, RunFile):
+        asked = Asked(run=as_dict(source)).with_options(door.options)
+        if source.translation is not None and door.options is no_options:
+            asked.__dict__["file"] = source  # it was read here, and its program is translated
+        return [asked]
+    kind, text = _kind(source, door), ""
+    given: Any = source
+    if not kind:
+        parse(given)  # says what a run file is
+    if kind == DATA and is_run_file(given):
+        return [_own(given, door)]
+    if kind == PATH:
+        from ..runfile.text.text_data import file_text
+
+        given = os.fspath(given)
+        text = file_text(given)
+        data = _run_file(text, given)
+        if data is not None:
+            return [_own(as_run_file(data, given), door)]
+    from .conversion.source import read_source
+
+    return [_asked(found, door) for found in read_source(given, kind, door, text)]
+
+
+def _kind(source: Any, door: Door) -> str:
+    """What a source is given as; empty for what nothing is given as."""
+    if isinstance(source, Mapping):
+        return DATA
+    if isinstance(source, os.PathLike):
+        return PATH
+    if not isinstance(source, str):
+        words = isinstance(source, list | tuple) and all(isinstance(one, str) for one in source)
+        return WORDS if words and source else ""
+    text = source.strip()
+    if door.folder is None or "\n" in text or text[:1] in ("{", "[", ""):
+        return TEXT
+    return COMMAND if is_command(source) else PATH
+
+
+def is_command(text: str) -> bool:
+    """Whether a text is a command in quotes, or names a script or a Modelfile."""
+    name = os.path.basename(text)
+    script = text.lower().endswith(SCRIPTS) or name.startswith(MODELFILE)
+    return script or (" " in text.strip() and not os.path.exists(text))
+
+
+def _run_file(text: str, path: str) -> Any:
+    """The data of a file's text where it is a run file; None where it is another, or none."""
+    from ..runfile.text.text_data import parse_file_text
+
+    try:
+        data = parse_file_text(text, path)
+    except InputError:
+        return None
+    return data if is_run_file(data) else None
+
+
+def _own(data: Mapping[str, Any], door: Door) -> Asked:
+    """A run file."""
+    if door.model is not None:
+        raise InputError(NAMES_ONE.format(door.model))
+    return Asked(run=dict(data)).with_options(door.options)
+
+
+def _asked(reading: Reading, door: Door) -> Asked:
+    """A command or a file of another tool; a run file that was found among them."""
+    asked = Asked(run=reading.run_file, notes=(*reading.assumed,), reading=reading)
+    if reading.problems:
+        return asked
+    if door.model is not None:
+        if reading.is_own:
+            raise InputError(NAMES_ONE.format(door.model))
+        asked.run["model"] = {"name": door.model}
+    return asked.with_options(door.options)
 
 
 def _translate(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program, Translation]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..runfile.keys.schema import RUN
 from ..tools.translation.arguments import tables
-from .openapi import RouteDocument
+from .openapi import RUN_OR_TEXT, RouteDocument
 
 QUICK, SLOW = "quick", "slow"
 
@@ -24,7 +23,7 @@ class Address(RouteDocument, frozen=True, kw_only=True):
     lane: str
     suffix: str = ""
     tag: str = "calculate"
-    body: str = RUN
+    body: str = RUN_OR_TEXT
     fails: tuple[int, ...] = (403, 408, 413, 414, 422, 503, 504)
 
     @property

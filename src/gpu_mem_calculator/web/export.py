@@ -13,8 +13,8 @@ from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError, nearest
 from ..tools.deepspeed import write as deepspeed
-from ..tools.read import read
 from ..tools.writing.writers import write_run
+from .pasted_text import asked
 
 RUN_FILES = {"json": to_json, "yaml": to_yaml}
 EXPORTS = (*RUN_FILES, "deepspeed", "accelerate", "axolotl")
@@ -26,7 +26,7 @@ def export(body: Any, options: Mapping[str, str]) -> dict[str, Any]:
     if name not in EXPORTS:
         near = nearest(name, EXPORTS)
         raise InputError(f"export format {name!r} is not known{near}; use {', '.join(EXPORTS)}")
-    file = read(body)
+    file = asked(body).file
     return {"format": name, **_exported(name, file, resolve(file))}
 
 

@@ -101,7 +101,7 @@ class Look(Struct, frozen=True):
 
 
 class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text: a run file, a config.json, DeepSpeed's JSON, or a model's name or page."""
+    """A text: a run file, a config.json, a command, a file of another tool, or a model's name."""
 
     text: str
 
@@ -224,9 +224,13 @@ ABOUT = (
 )
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
+RUN_OR_TEXT = "RunOrText"
 _TABLES = tables(__file__)
 # By the schema of the body, or of the answer where only some bodies have an example.
-EXAMPLES = {**_TABLES["examples"], ANYTHING: _TABLES["examples"][RUN]}
+EXAMPLES = {
+    **_TABLES["examples"],
+    **dict.fromkeys((ANYTHING, RUN_OR_TEXT), _TABLES["examples"][RUN]),
+}
 FAILURES = {int(status): words for status, words in _TABLES["failures"].items()}
 GUARDED = (421, 429, 431)  # by the guard, on every address
 
@@ -300,6 +304,10 @@ def _components() -> dict[str, Any]:
             "description": "Every preset by its name.",
         },
         TITLES: {**texts, "description": "Titles by name."},
+        RUN_OR_TEXT: {
+            "anyOf": [_schema(RUN), _schema("PastedText")],
+            "description": "A run file, or a text that means one.",
+        },
         ANYTHING: {
             "anyOf": [_schema(RUN), {}],
             "description": "A run file; whatever else it is, the answer says so.",

@@ -12,12 +12,15 @@ from ..report.plan.page import plan_body
 from ..runfile.field_types import Card, Count, Object, Parameters, Positive, Text
 from ..runfile.read import section
 from ..runfile.text.errors import InputError
+from .pasted_text import asked
 
 Name = Annotated[str | dict[str, Any], Meta(description="a model's name, or a `model` section")]
 Listed = Annotated[
     dict[str, list[Any]], Meta(description="an object with a list of values for each key")
 ]
-Runs = Annotated[list[dict[str, Any]], Meta(max_length=100, description="a list of run files")]
+Runs = Annotated[
+    list[dict[str, Any]], Meta(max_length=100, description="a list of run files or texts")
+]
 Top = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
 Goal = Literal["fastest", "fewest_gpus", "largest_batch", "longest_context", "largest_model"]
 
@@ -57,10 +60,13 @@ def plans_reply(body: Any, *, page: bool) -> PlansReply:
     """The plans for a client's question."""
     if not isinstance(body, dict):
         raise InputError('the body must be an object, such as {"model": "llama3.1-8b", "gpus": 8}')
-    asked = structs.asdict(section("plan", PlanAsked, body))
-    given = {key: value for key, value in asked.items() if value is not None}
+    question = structs.asdict(section("plan", PlanAsked, body))
+    given = {key: value for key, value in question.items() if value is not None}
+    candidates = given.pop("candidates", None)
     if "gpu" in given:
         given["gpu"] = str(given["gpu"])
+    if candidates is not None:
+        given["candidates"] = [asked(one) for one in candidates]
     found = plan(given.pop("model", None), **given)
     html = plan_body(found) if page else None
     return PlansReply(**structs.asdict(found), html=html)

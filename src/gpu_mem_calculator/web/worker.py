@@ -44,7 +44,7 @@ from ..runfile.text.json_text import parse_json
 from .export import export
 from .logs import log_fault, start_logs
 from .options import Options, is_true, numbers, one_of, width
-from .pasted_text import read_pasted
+from .pasted_text import asked, read_pasted
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
@@ -138,7 +138,7 @@ def _estimate(body: Any, *, replay: bool = True) -> Estimate:
     """The estimate; without `replay` that of the ledger alone, whose verdict is
     `cannot_tell` where a replay must decide.
     """
-    found = full_estimate(body, replay=replay)
+    found = full_estimate(asked(body), replay=replay)
     return with_other_cards(found) if replay else found
 
 

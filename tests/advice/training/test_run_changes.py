@@ -107,7 +107,7 @@ def test_a_change_is_a_valid_run_that_takes_what_it_says(name: str) -> None:
         assert (total, replayed.verdict) == (change.total_bytes, change.verdict)
         assert replayed.fits_on_gpu == change.fits
         assert now - total == change.saves_bytes
-        resolved = resolve(read(data))
+        resolved = resolve(read(data).file)
         mesh = resolved.run.mesh
         assert mesh.tp * mesh.pp * mesh.cp * mesh.dp == resolved.hardware.num_gpus
 
@@ -165,9 +165,9 @@ def test_a_setting_of_null_takes_a_key_away() -> None:
     data = with_settings(
         copy.deepcopy(run), ["engine.type=fsdp", "engine.zero_stage=null", "training.lora=null"]
     )
-    assert read(data) == read(small_run("fsdp"))
+    assert read(data).file == read(small_run("fsdp")).file
     rank = with_settings(copy.deepcopy(run), ["training.lora.r=null"])
-    lora = read(rank).training.lora
+    lora = read(rank).file.training.lora
     assert lora is not None
     assert lora.r == 8  # the adapter stays, with the default rank
 

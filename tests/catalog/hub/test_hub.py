@@ -93,7 +93,7 @@ def test_training_needs_the_config_alone(there: Hub) -> None:
     """One file, sent on once; a server's estimate adds the headers and asks no config twice."""
     run = {"model": {"name": "owner/many"}, "training": {"seq_len": 128}}
     full_estimate(run, replay=False)
-    resolve(read({"model": {"name": "owner/many"}, "inference": {}}), headers=False)
+    resolve(read({"model": {"name": "owner/many"}, "inference": {}}).file, headers=False)
     assert [path for path, _ in there.asked if "resolve-cache" not in path] == [
         "/owner/many/resolve/main/config.json"
     ]

@@ -60,7 +60,7 @@ def of_steps() -> Iterator[Residual]:
     timed = [{**row, "measured": _seconds(row["measured"])} for row in data]
     scored = {row.id: row.metrics["step"] for row in backtest(rows_from(timed)).rows}
     for row in data:
-        made, one = resolve(read(row["config"])), scored[row["id"]]
+        made, one = resolve(read(row["config"]).file), scored[row["id"]]
         yield Residual(
             source=HERE,
             kind=interval_class(made.run, made.engine.name),

@@ -105,7 +105,7 @@ def every_run() -> tuple[tuple[TimedRun, ...], tuple[Refused, ...]]:
 def resolved(run: TimedRun) -> ResolvedRun:
     """The run with every choice made; raises UnusableError where the calculator refuses it."""
     try:
-        return resolve(read(run.file))
+        return resolve(read(run.file).file)
     except InputError as error:
         raise UnusableError(str(error).splitlines()[0]) from error
 

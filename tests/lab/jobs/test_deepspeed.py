@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 def job(gpus: int = 8, **sections: dict[str, Any]) -> Job:
     """A DeepSpeed job whose world listens to nothing."""
-    file = read(small_run("deepspeed", gpus, **sections))
+    file = read(small_run("deepspeed", gpus, **sections)).file
     return Job(file=file, resolved=resolve(file), world=World(device="cuda", mark=lambda _: None))
 
 

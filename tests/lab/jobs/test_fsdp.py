@@ -18,7 +18,7 @@ def test_offload_is_not_traced() -> None:
     pytest.importorskip("torch")
     from gpu_mem_calculator.lab.jobs.fsdp import shard
 
-    file = read(small_run("fsdp", 8, engine={"type": "fsdp", "cpu_offload": True}))
+    file = read(small_run("fsdp", 8, engine={"type": "fsdp", "cpu_offload": True})).file
     world = World(device="cpu", mark=lambda _: None)
     with pytest.raises(InputError, match="use calculate or measure"):
         shard(Job(file=file, resolved=resolve(file), world=world), None, [])
@@ -52,6 +52,6 @@ def test_replicas_are_an_axis_of_hybrid_shard(
     from gpu_mem_calculator.lab.jobs import fsdp
 
     monkeypatch.setattr(fsdp, "mesh_of", lambda job, *axes: axes)
-    file = read(small_run("fsdp", 8, engine={"type": "fsdp", **engine}))
+    file = read(small_run("fsdp", 8, engine={"type": "fsdp", **engine})).file
     world = World(device="cpu", mark=lambda _: None)
     assert fsdp.mesh(Job(file=file, resolved=resolve(file), world=world)) == (sizes, names)

@@ -15,7 +15,7 @@ from tests.conftest import small_run
 
 def job(data: dict[str, Any]) -> Job:
     """A job in a world where nobody listens."""
-    file = read(data)
+    file = read(data).file
     world = World(device="cpu", mark=lambda name: None)
     return Job(file=file, resolved=resolve(file), world=world)
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 def job(**training: Any) -> Job:
     """One step of a tiny run."""
-    file = read(tiny_run(precision="fp32", seq_len=16, **training))
+    file = read(tiny_run(precision="fp32", seq_len=16, **training)).file
     world = World(device="cpu", mark=lambda name: None, steps=1)
     return Job(file=file, resolved=resolve(file), world=world)
 

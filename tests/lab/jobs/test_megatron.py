@@ -49,7 +49,7 @@ def job(model: dict[str, Any] | None = None, gpus: int = 8, **sections: dict[str
     data = small_run("megatron_lm", gpus, **sections)
     data["model"] = {**NUMBERS, **(model or {})}
     data["engine"] = {**PLAIN, **sections.get("engine", {})}
-    file = read(data)
+    file = read(data).file
     return Job(file=file, resolved=resolve(file), world=World(device="cuda", mark=lambda _: None))
 
 
@@ -62,7 +62,7 @@ def family(config: dict[str, Any]) -> list[str]:
     """What is refused about a family's model."""
     data = small_run("megatron_lm", 8, engine=PLAIN)
     data["model"] = {"config": config}
-    return list(refusals(resolve(read(data)).run))
+    return list(refusals(resolve(read(data).file).run))
 
 
 def test_a_llama() -> None:
@@ -220,7 +220,7 @@ def test_biases_on_queries_keys_and_values_alone() -> None:
     }
     data = small_run("megatron_lm", 8, engine=PLAIN)
     data["model"] = {"config": config}
-    made = transformer_arguments(resolve(read(data)).run)
+    made = transformer_arguments(resolve(read(data).file).run)
     assert (made["add_bias_linear"], made["add_qkv_bias"]) == (False, True)
 
 
@@ -243,7 +243,7 @@ def test_dense_layers_among_experts() -> None:
     }
     data = small_run("megatron_lm", 8, engine=PLAIN)
     data["model"] = {"config": config}
-    made = transformer_arguments(resolve(read(data)).run)
+    made = transformer_arguments(resolve(read(data).file).run)
     assert made["moe_layer_freq"] == [0, 1, 1, 1]
     assert (made["ffn_hidden_size"], made["moe_ffn_hidden_size"]) == (512, 128)
     assert made["qk_layernorm"] is True

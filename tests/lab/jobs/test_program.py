@@ -29,7 +29,9 @@ def test_the_trainer_runs(more: dict[str, Any]) -> None:
         "data": {"seq_len": 32},
         **more,
     }
-    file = read({"model": {"config": SMALL_LLAMA}, "program": program, "hardware": {"gpu": "h100"}})
+    file = read(
+        {"model": {"config": SMALL_LLAMA}, "program": program, "hardware": {"gpu": "h100"}}
+    ).file
     marks: list[str] = []
     world = World(device="cpu", mark=marks.append, steps=2)
     run(Job(file=file, resolved=resolve(file), world=world))

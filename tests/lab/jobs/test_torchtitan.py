@@ -64,7 +64,7 @@ def job(**config: Any) -> Any:
         "training": {"seq_len": 16, "precision": "bf16_pure"},
         "hardware": {"gpu": "h200", "num_gpus": 1},
     }
-    return SimpleNamespace(resolved=resolve(read(file)))
+    return SimpleNamespace(resolved=resolve(read(file).file))
 
 
 @pytest.mark.parametrize(("hidden", "ffn"), [(256, 688), (512, 1000), (4096, 11008), (4096, 14336)])

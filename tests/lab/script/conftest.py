@@ -30,7 +30,7 @@ def outcome(words: str, shapes: dict[str, int | str] | None = None) -> Recording
         raise StepsDone(recording)
 
     launch = read_launch(words.format(EXAMPLES).split())
-    resolved = resolve(read(script_run_file(launch, {"hardware": {"gpu": "h200"}})))
+    resolved = resolve(read(script_run_file(launch, {"hardware": {"gpu": "h200"}})).file)
     plan = plan_of(launch, resolved, 2, shapes or {}, "")
     try:
         return traced(plan, finish)

@@ -35,7 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 
 def _traced(words: str) -> RunTrace:
     made = recorded(words)
-    resolved = resolve(read({**tiny_run(), "hardware": {"gpu": "h200"}}))
+    resolved = resolve(read({**tiny_run(), "hardware": {"gpu": "h200"}}).file)
     return run_trace(resolved, made.stream, made.makers, made.kinds)
 
 

@@ -16,7 +16,7 @@ from tests.conftest import small_run
 )
 def test_a_rank_is_one_of_the_run(gpus: int, rank: int, has: str) -> None:
     """Ranks are counted from 0."""
-    resolved = resolve(read(small_run("pytorch_ddp", gpus)))
+    resolved = resolve(read(small_run("pytorch_ddp", gpus)).file)
     if not has:
         check_covered(resolved, rank)
         return

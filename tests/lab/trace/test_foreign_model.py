@@ -34,7 +34,7 @@ def allocated(**training: Any) -> int:
     model = find_foreign_model(data["model"], trust=False)
     assert model is not None
     run_file = model.run_file(data)
-    model.run = resolve(read(run_file)).run
+    model.run = resolve(read(run_file).file).run
     return trace(run_file, steps=1, build=model).allocated_bytes
 
 

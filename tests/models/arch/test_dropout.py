@@ -42,10 +42,10 @@ def test_a_run_without_dropout_keeps_no_masks(model: dict[str, object], less: bo
     peaks = []
     for off in (False, True):
         training = {"disable_dropout": off, "seq_len": 128, "batch_size": 4, "optimizer": "sgd"}
-        found = resolve(read({"model": {"config": model}, "training": training}))
+        found = resolve(read({"model": {"config": model}, "training": training}).file)
         peaks.append(int(found.engine.ledger(found.run).heights()["loss"]))
     assert (peaks[1] < peaks[0]) == less
     lora = {"lora": {"r": 4, "dropout": 0.1}, "disable_dropout": True}
-    adapter = resolve(read({"model": {"config": model}, "training": lora})).run.adapter
+    adapter = resolve(read({"model": {"config": model}, "training": lora}).file).run.adapter
     assert adapter is not None
     assert adapter.dropout == 0.0

@@ -127,7 +127,7 @@ def test_the_estimate_is_what_a_trace_holds(family: str, precision: str, attenti
 @pytest.mark.parametrize("family", MODELS)
 def test_a_family_that_is_traced_trains(family: str) -> None:
     """Every family of this file has a training estimate."""
-    assert resolve(read(run(family, "bf16_mixed", "sdpa"))).model.arch.trains
+    assert resolve(read(run(family, "bf16_mixed", "sdpa")).file).model.arch.trains
 
 
 @pytest.mark.parametrize("case", ["hunyuan_v1_moe", "ernie4_5_moe-defaults"])
@@ -135,7 +135,7 @@ def test_a_router_that_stays_in_fp32_is_refused(case: str) -> None:
     """Their experts' router ignores the model's dtype, so there is no training estimate."""
     file = run("seed_oss", "bf16_pure", "sdpa") | {"model": {"config": CASES[case]}}
     with pytest.raises(InputError, match=r"activations of \w+ models are not modelled"):
-        resolve(read(file))
+        resolve(read(file).file)
 
 
 def test_granite_4_trains_where_it_is_granite() -> None:

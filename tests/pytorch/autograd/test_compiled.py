@@ -34,7 +34,9 @@ NORMS_OF_Q_AND_K = [512, 16, 256, 8]
 def _run(config: dict[str, Any], **training: Any) -> ResolvedRun:
     given = {"batch_size": 2, "seq_len": 512, "compile": True, **training}
     hardware = {"num_gpus": 1, "gpu": "h200"}
-    return resolve(read({"model": {"config": config}, "training": given, "hardware": hardware}))
+    return resolve(
+        read({"model": {"config": config}, "training": given, "hardware": hardware}).file
+    )
 
 
 def _walks(config: dict[str, Any], **training: Any) -> StageWalks:
@@ -118,4 +120,4 @@ def test_refused(training: dict[str, Any], engine: dict[str, Any], words: str) -
     hardware = {"num_gpus": 2, "gpu": "h200"}
     file = {"model": {"config": LLAMA}, "training": given, "engine": engine, "hardware": hardware}
     with pytest.raises(InputError, match=words):
-        resolve(read(file))
+        resolve(read(file).file)

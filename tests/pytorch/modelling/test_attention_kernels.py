@@ -243,7 +243,7 @@ def test_the_math_path_holds_every_map_in_fp32() -> None:
 )
 def test_a_run_takes_the_kernels_of_its_card(gpu: str, cudnn: bool, flash: bool) -> None:
     """The compute capability of the catalogue decides."""
-    found = resolve(read(small_run(hardware={"gpu": gpu})))
+    found = resolve(read(small_run(hardware={"gpu": gpu})).file)
     setting = run_setting(found.run, PRECISIONS["bf16_mixed"])
     assert (setting.cudnn, setting.flash) == (cudnn, flash)
 
@@ -298,4 +298,4 @@ def test_flash_attention_3_needs_hopper(gpu: str) -> None:
     """Its kernels are Hopper's."""
     run = small_run(hardware={"gpu": gpu}, training={"attention": "flash_attention_3"})
     with pytest.raises(InputError, match=r"needs compute capability 9\.0"):
-        resolve(read(run))
+        resolve(read(run).file)

@@ -34,7 +34,7 @@ def found(family: str = "llama", **training: Any) -> Any:
     sizes = {"batch_size": BATCH, "seq_len": SEQ, **training}
     model = {"config": {**CONFIG, "model_type": family}}
     data = {"model": model, "training": sizes, "hardware": {"gpu": "h200", "num_gpus": 1}}
-    return resolve(read(data)).run
+    return resolve(read(data).file).run
 
 
 def head(**training: Any) -> BlockWalk:

@@ -30,7 +30,7 @@ def served(engine: str, card: str, **keys: Any) -> ResolvedRun:
         "inference": {"engine": engine, **keys},
         "hardware": {"gpu": card},
     }
-    return resolve(read(run), headers=False)
+    return resolve(read(run).file, headers=False)
 
 
 def trained(hardware: dict[str, Any], **keys: Any) -> ResolvedRun:
@@ -40,7 +40,7 @@ def trained(hardware: dict[str, Any], **keys: Any) -> ResolvedRun:
         "training": {"seq_len": 64, **keys},
         "hardware": hardware,
     }
-    return resolve(read(run))
+    return resolve(read(run).file)
 
 
 REFUSALS: list[tuple[str, str, dict[str, Any], str]] = [
@@ -122,7 +122,7 @@ def test_only_a_named_card_is_judged() -> None:
         "inference": {"engine": "vllm", "dtype": "bf16"},
         "hardware": {"gpu_memory_gb": 11},
     }
-    resolved = resolve(read(run), headers=False)
+    resolved = resolve(read(run).file, headers=False)
     assert older(resolved.run.compute_capability, "8.0")
     assert resolved.run.options["dtype"] == "bf16"
 
@@ -156,7 +156,7 @@ def test_flash_attention_has_a_largest_head() -> None:
         "hardware": {"gpu": H100},
     }
     with pytest.raises(InputError, match="heads of at most 256, and llama has 512; use 'sdpa'"):
-        resolve(read(run))
+        resolve(read(run).file)
 
 
 def test_the_rows_name_formats_that_exist() -> None:

@@ -61,7 +61,7 @@ CONTEXTS = (
 
 def resolved(config: dict[str, Any]) -> ResolvedRun:
     """A run file as a run."""
-    return resolve(read(config))
+    return resolve(read(config).file)
 
 
 def parts(config: dict[str, Any]) -> dict[str, int]:

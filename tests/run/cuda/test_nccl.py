@@ -78,7 +78,7 @@ def test_gpus_without_nvlink_have_their_buffers_on_the_host() -> None:
 def test_groups_follow_the_order_of_ranks() -> None:
     """tp and dp inside a node of eight, stages on different nodes."""
     mesh = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 4}
-    run = resolve(read(small_run("megatron_lm", parallelism=mesh, gpus=16))).run
+    run = resolve(read(small_run("megatron_lm", parallelism=mesh, gpus=16)).file).run
     assert communicators(run) == {
         "tp": Communicator(2, 2),
         "dp": Communicator(4, 4),
@@ -107,27 +107,27 @@ MIXTRAL = {**SMALL_LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_
 def test_the_first_send_loads_more_kernels(mesh: dict[str, Any], mib: int) -> None:
     """58 MiB where stages or experts exchange; sums and gathers alone do not load them."""
     config = small_run("megatron_lm", model={"config": MIXTRAL}, parallelism=mesh)
-    run = resolve(read(config)).run
+    run = resolve(read(config).file).run
     parts = {name: size for name, size, _ in nccl(run, streams=False)}
     assert parts["NCCL library"] == mib * MIB
 
 
 def test_streams_that_are_counted_elsewhere_are_not_nccls() -> None:
     """70 MiB less."""
-    run = resolve(read(small_run(gpus=8))).run
+    run = resolve(read(small_run(gpus=8)).file).run
     sizes = [{n: s for n, s, _ in nccl(run, streams=bool(on))}["NCCL library"] for on in (0, 1)]
     assert sizes == [356 * MIB, 286 * MIB]
 
 
 def test_one_gpu_has_no_nccl() -> None:
     """No axis has several ranks."""
-    assert list(nccl(resolve(read(small_run(gpus=1))).run, streams=False)) == []
+    assert list(nccl(resolve(read(small_run(gpus=1)).file).run, streams=False)) == []
 
 
 def test_pipeline_neighbours_are_two_at_most() -> None:
     """4 stages on one node: 2 + 3 x 32 pages of tables, 32 channels of 12 MiB to each neighbour."""
     mesh = {"pipeline_parallel_size": 4, "data_parallel_size": 1}
-    run = resolve(read(small_run("megatron_lm", gpus=4, parallelism=mesh))).run
+    run = resolve(read(small_run("megatron_lm", gpus=4, parallelism=mesh)).file).run
     assert communicators_bytes(run) == (2 * (2 + 3 * 32) + 2 * 32 * 12) * MIB
 
 
@@ -138,7 +138,7 @@ def test_experts_exchange_with_all_others() -> None:
     pairs = 2 * (2 + 3 * 32) + 3 * 32 * 12
     ring = 2 * (2 + 3 * 32) + 24 * 12
     switch = 2 * (1 + 16) + 16 * 2 * 8 * 4 // 8
-    assert communicators_bytes(resolve(read(config)).run) == (pairs + ring + switch) * MIB
+    assert communicators_bytes(resolve(read(config).file).run) == (pairs + ring + switch) * MIB
 
 
 def test_pairs_over_nodes_have_two_channels_to_near_ranks() -> None:
@@ -150,11 +150,11 @@ def test_pairs_over_nodes_have_two_channels_to_near_ranks() -> None:
 
 def test_zero_3_and_hybrid_sharding_have_two_communicators() -> None:
     """A copy of the default group; two mesh axes."""
-    plain = communicators_bytes(resolve(read(small_run("fsdp"))).run)
+    plain = communicators_bytes(resolve(read(small_run("fsdp")).file).run)
     for engine in (
         small_run("deepspeed", engine={"zero_stage": 3}),
         small_run("fsdp", engine={"sharding_strategy": "hybrid_shard"}),
     ):
-        found = communicators_bytes(resolve(read(engine)).run)
+        found = communicators_bytes(resolve(read(engine).file).run)
         sums = engine["engine"]["type"] == "fsdp"
         assert found == 2 * (plain + (16 * 2 * 8 * 8 // 8 * MIB if sums else 0))

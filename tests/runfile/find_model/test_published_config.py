@@ -62,7 +62,7 @@ def run(config: dict[str, Any], **inference: Any) -> Run:
         "inference": {"engine": "vllm", **inference},
         "hardware": {"gpu": "h200"},
     }
-    return resolve_inference(read(file)).run
+    return resolve_inference(read(file).file).run
 
 
 @pytest.mark.parametrize(("length", "positions"), [(16000, 131072), (131072, 131072)])
@@ -107,5 +107,5 @@ def test_other_sizes_are_another_model(key: str) -> None:
 def test_what_is_filled_in_is_said() -> None:
     """The estimate lists what it assumed."""
     file = {"model": {"config": LLAMA}, "inference": {"engine": "vllm", "max_seq_len": 16000}}
-    assumed = resolve_inference(read(file)).assumed
+    assumed = resolve_inference(read(file).file).assumed
     assert "model.config leaves out what Llama 3.1 8B has, whose sizes it gives" in assumed

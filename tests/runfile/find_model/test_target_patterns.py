@@ -12,7 +12,7 @@ from gpu_mem_calculator.tools.read import read
 def targets(pattern: str, model: str = "llama3.2-1b") -> set[str]:
     """The projections that a pattern adapts."""
     training = {"lora": {"target_modules": pattern}, "precision": "bf16_pure", "seq_len": 64}
-    adapter = resolve(read({"model": {"name": model}, "training": training})).run.adapter
+    adapter = resolve(read({"model": {"name": model}, "training": training}).file).run.adapter
     assert adapter is not None
     return set(adapter.targets)
 

@@ -109,10 +109,14 @@ def test_bounds_are_those_of_the_run_file(path: str) -> None:
     data = {"model": {"name": "gpt2"}}
     for value in (field.minimum, field.maximum):
         if value is not None:
-            read(with_settings(json.loads(json.dumps(data)), [f"{path}={json.dumps(value)}"]))
+            read(
+                with_settings(json.loads(json.dumps(data)), [f"{path}={json.dumps(value)}"])
+            ).checked()
     for value in _bad(field):
         with pytest.raises(InputError, match=path.rpartition(".")[2]):
-            read(with_settings(json.loads(json.dumps(data)), [f"{path}={json.dumps(value)}"]))
+            read(
+                with_settings(json.loads(json.dumps(data)), [f"{path}={json.dumps(value)}"])
+            ).checked()
 
 
 @pytest.mark.parametrize(
@@ -132,8 +136,8 @@ def test_a_default_says_what_leaving_it_out_does(path: str) -> None:
         run["training"].pop("batch_size")
     if path == "engine.type":
         run["engine"] = {}
-    plain = resolve(read(run))
-    given = resolve(read(with_settings(run, [f"{path}={json.dumps(defaults()[path])}"])))
+    plain = resolve(read(run).file)
+    given = resolve(read(with_settings(run, [f"{path}={json.dumps(defaults()[path])}"])).file)
     assert given.engine is plain.engine
     assert msgspec.structs.asdict(given.run) == msgspec.structs.asdict(plain.run)
 

@@ -24,7 +24,9 @@ def _resolve(name: str, engine: str, r: int | None = None):
         "training": {"seq_len": 64},
     }
     settings = recipe_settings(name, r, engine)
-    return resolve(read(with_settings(run, [f"{k}={json.dumps(v)}" for k, v in settings.items()])))
+    return resolve(
+        read(with_settings(run, [f"{k}={json.dumps(v)}" for k, v in settings.items()])).file
+    )
 
 
 @pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed"])

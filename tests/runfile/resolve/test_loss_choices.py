@@ -20,7 +20,7 @@ def run(engine: str = "pytorch_ddp", family: str = "llama", **sections: Any) -> 
     """A small run on one GPU, or on as many as the engine has by default."""
     data = small_run(engine, **sections)
     data["model"] = {"config": {**SMALL_LLAMA, "model_type": family}}
-    return resolve(read(data)).run
+    return resolve(read(data).file).run
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_refused(sections: dict[str, Any], words: str) -> None:
     if stage is not None:
         data = small_run("deepspeed", engine={"zero_stage": stage}, training=given["training"])
         with pytest.raises(InputError, match=words):
-            resolve(read(data))
+            resolve(read(data).file)
         return
     with pytest.raises(InputError, match=words):
         run(**given)

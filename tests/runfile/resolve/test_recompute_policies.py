@@ -23,7 +23,7 @@ LOCAL = {"transformer_implementation": "local"}
 def resolved(given: Any, engine: str = "fsdp", options: Any = None, **training: Any) -> Any:
     """A small run with this policy."""
     keys = {"recompute": given, **training}
-    return resolve(read(small_run(engine, training=keys, engine=options or {})))
+    return resolve(read(small_run(engine, training=keys, engine=options or {})).file)
 
 
 def problem(*args: Any, **more: Any) -> str:

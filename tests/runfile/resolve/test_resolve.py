@@ -208,7 +208,7 @@ def test_experts_that_a_family_has_may_be_repeated() -> None:
     """What the family says already is no contradiction."""
     numbers = {"moe_enabled": True, "num_experts": 8, "top_k": 2, "normalization": "rmsnorm"}
     model = {"name": "mixtral-8x7b", **numbers, "shared_expert_intermediate_size": 0}
-    assert resolve(read({"model": model})).run.arch.family == "mixtral"
+    assert resolve(read({"model": model}).file).run.arch.family == "mixtral"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_what_is_set_to_off_asks_for_nothing(training: dict[str, Any]) -> None:
 
 def test_autocast_set_to_off_goes_with_every_engine() -> None:
     """Megatron has no autocast, so false is true of it."""
-    found = resolve(read(small_run("megatron_lm", training={"autocast": False})))
+    found = resolve(read(small_run("megatron_lm", training={"autocast": False})).file)
     assert not found.run.autocast
 
 
@@ -237,7 +237,7 @@ def test_the_schema_allows_as_many_layers_as_the_check() -> None:
     """An editor and the program refuse the same run files."""
     limit = schema()["$defs"]["ModelConfig"]["properties"]["num_layers"]["anyOf"][0]["maximum"]
     model = {"config": None, **DENSE}
-    assert resolve(read(small_run(model={**model, "num_layers": limit}))).run.arch.layers
+    assert resolve(read(small_run(model={**model, "num_layers": limit})).file).run.arch.layers
     assert problems(small_run(model={**model, "num_layers": limit + 1})) == [
         "model.num_layers=1025 must be at most 1,024"
     ]
@@ -257,15 +257,15 @@ def served(**inference: Any) -> dict[str, Any]:
 
 def test_a_version_that_a_generation_stands_for_is_said() -> None:
     """V0 of vLLM ends with a version; the newest one is not worth a word."""
-    assert resolve(read(served(engine="vllm"))).assumed == ()
-    (said,) = resolve(read(served(engine="vllm", engine_generation="v0"))).assumed
+    assert resolve(read(served(engine="vllm")).file).assumed == ()
+    (said,) = resolve(read(served(engine="vllm", engine_generation="v0")).file).assumed
     assert said.startswith("inference.engine_version=0.")
 
 
 def test_a_wrong_option_of_a_server_says_nothing_of_its_gpus() -> None:
     """One sentence: without options, one rank is assumed."""
     with pytest.raises(InputError) as caught:
-        resolve(read(served(engine="vllm", cache_type_k="f16")))
+        resolve(read(served(engine="vllm", cache_type_k="f16")).file)
     assert len(caught.value.problems) == 1
 
 
@@ -286,9 +286,9 @@ def test_a_balanced_router_is_assumed_aloud() -> None:
         "hardware": {"gpu": "h200", "num_gpus": 4},
     }
     sentence = "tokens are taken to be spread evenly over the experts of 4 ranks"
-    shared = resolve(read({**run, "parallelism": {"expert_parallel_size": 4}}))
+    shared = resolve(read({**run, "parallelism": {"expert_parallel_size": 4}}).file)
     assert any(one.startswith(sentence) for one in shared.warnings)
-    assert not any("evenly" in one for one in resolve(read(run)).warnings)
+    assert not any("evenly" in one for one in resolve(read(run).file).warnings)
 
 
 @pytest.mark.parametrize(
@@ -310,17 +310,17 @@ def test_numbers_beside_a_name_are_named_as_they_were_written(
 ) -> None:
     """Not by the config.json of the preset, which the user did not write."""
     with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
-        resolve(read({"model": {"name": "llama3.1-8b", **model}}))
+        resolve(read({"model": {"name": "llama3.1-8b", **model}}).file)
 
 
 def test_a_sequence_beyond_the_positions_is_noted() -> None:
     """It is allowed, as frameworks allow it. Positions that are assumed are no reason."""
     plain = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
-    assert resolve(read({"model": plain, "training": {"seq_len": 9_999}})).warnings == ()
+    assert resolve(read({"model": plain, "training": {"seq_len": 9_999}}).file).warnings == ()
     run = {"model": {"name": "llama3.2-1b"}, "training": {"seq_len": 131_072}}
-    assert not any("positions" in one for one in resolve(read(run)).warnings)
+    assert not any("positions" in one for one in resolve(read(run).file).warnings)
     run["training"]["seq_len"] += 1
-    (note,) = (one for one in resolve(read(run)).warnings if "positions" in one)
+    (note,) = (one for one in resolve(read(run).file).warnings if "positions" in one)
     assert note == (
         "training.seq_len=131,073 is more than the 131,072 positions that the model was trained for"
     )

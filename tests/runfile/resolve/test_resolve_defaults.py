@@ -16,7 +16,7 @@ from tests.conftest import SMALL_LLAMA, small_run
 
 def test_a_dtype_alone_means_mixed_precision() -> None:
     """As documented."""
-    found = resolve(read(small_run(training={"precision": None, "dtype": "float16"})))
+    found = resolve(read(small_run(training={"precision": None, "dtype": "float16"})).file)
     assert found.run.precision == "fp16_mixed"
 
 
@@ -26,7 +26,7 @@ def test_a_dtype_alone_means_mixed_precision() -> None:
 )
 def test_the_documented_checkpointing_levels(level: int, policy: str, quarters: int) -> None:
     """0 none, 1 selective, 2 and 3 full on a half and on three quarters, 4 full."""
-    run = resolve(read(small_run(training={"activation_checkpointing": level}))).run
+    run = resolve(read(small_run(training={"activation_checkpointing": level})).file).run
     assert (run.recompute, run.recompute_quarters) == (policy, quarters)
 
 
@@ -115,4 +115,4 @@ def test_a_prompt_that_was_not_asked_for_leaves_room(
 ) -> None:
     """The default prompt is shorter where the model or max_seq_len is too short for it."""
     run = {"model": {"name": model}, "inference": {"engine": "transformers", **more}}
-    assert resolve(read(run)).run.seq == prompt
+    assert resolve(read(run).file).run.seq == prompt

@@ -23,7 +23,7 @@ def resolved(
     hardware = {"gpu": "h100-80gb-sxm"} | ({} if gpus is None else {"num_gpus": gpus})
     inference = {"engine": engine, **keys}
     return resolve_inference(
-        read({"model": section, "inference": inference, "hardware": hardware}), headers=False
+        read({"model": section, "inference": inference, "hardware": hardware}).file, headers=False
     )
 
 
@@ -183,7 +183,9 @@ def test_a_model_without_sdpa_runs_eagerly(
 def test_problems_of_all_sections_are_named_at_once() -> None:
     """A dtype that is not known, and one rank on two nodes."""
     inference = {"engine": "vllm", "dtype": "fp8"}
-    file = read({"model": {"name": "gpt2"}, "inference": inference, "hardware": {"num_nodes": 2}})
+    file = read(
+        {"model": {"name": "gpt2"}, "inference": inference, "hardware": {"num_nodes": 2}}
+    ).file
     with pytest.raises(InputError) as error:
         resolve_inference(file)
     first, second = error.value.problems
@@ -226,7 +228,7 @@ def test_a_sequence_longer_than_the_model_is_refused(engine: str, given: int | N
     inference |= {} if given is None else {"max_seq_len": given}
     data = {"model": {"name": "tinyllama-1.1b"}, "inference": inference, "hardware": H100}
     with pytest.raises(InputError) as caught:
-        resolve_inference(read(data), headers=False)
+        resolve_inference(read(data).file, headers=False)
     (sentence,) = caught.value.problems
     assert sentence.startswith(
         "inference.prompt_len + new_tokens is 8192, more than max_seq_len=2048"

@@ -26,7 +26,7 @@ def run_file(model: str, gpus: int = 1, **inference: Any) -> RunFile:
             "inference": {"engine": "vllm", **inference},
             "hardware": {"gpu": "h200-141gb-sxm", "num_gpus": gpus},
         }
-    )
+    ).file
 
 
 def served(model: str, gpus: int = 1, card: CardRates = CARD, **inference: Any) -> ServingReplica:

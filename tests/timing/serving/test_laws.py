@@ -36,7 +36,7 @@ def timed(model: str, engine: str, ranks: int = 1, **hardware: Any) -> TimedRepl
     sizes = {"tensor_parallel_size": ranks} if ranks > 1 else {}
     inference = {"engine": engine, **sizes}
     given = {"num_gpus": ranks, **hardware}
-    file = read({"model": {"name": model}, "inference": inference, "hardware": given})
+    file = read({"model": {"name": model}, "inference": inference, "hardware": given}).file
     resolved = resolve(file, headers=False)
     section = GPUConfig(**given)
     card = find_card_rates(section, ranks, resolved.hardware.gpus_per_node)

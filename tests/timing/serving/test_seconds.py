@@ -35,7 +35,7 @@ def timed(
     gpus = gpus or keys.get("tensor_parallel_size", 1) * keys.get("pipeline_parallel_size", 1)
     hardware = {"gpu": gpu, "num_gpus": gpus}
     inference = {"engine": "vllm", **keys}
-    file = read({"model": {"name": model}, "inference": inference, "hardware": hardware})
+    file = read({"model": {"name": model}, "inference": inference, "hardware": hardware}).file
     resolved = resolve(file)
     card = find_card_rates(GPUConfig(**hardware), int(resolved.run.mesh.tp))
     assert card is not None

@@ -25,7 +25,7 @@ def seconds(heads: int) -> float:
                 "engine": {"type": "megatron_deepspeed"},
                 "hardware": {"gpu": "a100-80gb-sxm", "num_gpus": 8},
             }
-        )
+        ).file
     )
     machine = machine_of(resolved.hardware)
     return float(step_seconds(resolved.run, "megatron_deepspeed", machine).estimate)

@@ -21,7 +21,7 @@ def seconds(training: dict[str, Any] | None = None, **engine: Any) -> float:
         "engine": {"type": kind, **engine},
         "hardware": {"gpu": "h200", "num_gpus": 1 if kind == "pytorch_ddp" else 8},
     }
-    resolved = resolve(read(file))
+    resolved = resolve(read(file).file)
     machine = machine_of(resolved.hardware)
     return float(alone_seconds(resolved.run, resolved.engine.name, machine))
 

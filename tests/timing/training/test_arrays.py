@@ -63,7 +63,7 @@ Sizes = dict[str, Any]
 
 def resolved(files: dict[str, dict[str, Any]], name: str) -> ResolvedRun:
     """One of the runs, with every choice made."""
-    return resolve(read(files[name]))
+    return resolve(read(files[name]).file)
 
 
 def with_sizes(run: Run, sizes: Sizes) -> Run:
@@ -143,7 +143,7 @@ def large_grid() -> tuple[ResolvedRun, Sizes]:
     ranks = sizes["tp"] * sizes["pp"] * sizes["cp"]
     sizes["dp"] = np.maximum(16384 // ranks, 1)
     sizes["micro_batches"] = np.maximum(2048 // (sizes["dp"] * sizes["batch"]), 1)
-    return resolve(read(file)), sizes
+    return resolve(read(file).file), sizes
 
 
 def timed(found: ResolvedRun, sizes: Sizes) -> tuple[float, StepSeconds]:

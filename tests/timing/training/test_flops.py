@@ -17,7 +17,7 @@ from gpu_mem_calculator.tools.read import read
 
 def arch_of(name: str) -> Arch:
     """The architecture of a preset."""
-    return resolve(read({"model": {"name": name}})).run.arch
+    return resolve(read({"model": {"name": name}}).file).run.arch
 
 
 def test_llama_counts_every_matrix_but_the_embedding() -> None:

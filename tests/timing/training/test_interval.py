@@ -26,7 +26,7 @@ def test_every_class_has_a_run_and_its_factors(name: str) -> None:
     """Low is below the estimate, high above it."""
     hardware = {"gpu": "h200", "num_gpus": 8}
     file = {"model": {"name": "llama3.2-1b"}, "hardware": hardware, **RUNS[name]}
-    resolved = resolve(read(file))
+    resolved = resolve(read(file).file)
     assert interval_class(resolved.run, resolved.engine.name) == name
     low, high = interval_factors(resolved.run, resolved.engine.name)
     assert 0 < low < 1 < high

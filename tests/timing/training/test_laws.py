@@ -80,7 +80,7 @@ def resolved(model: str, set_up: str, gpu: str, gpus: int = 16, **hardware: Any)
     sections = SET_UPS[set_up]
     training = {"seq_len": 256, "batch_size": 1, **sections.get("training", {})}
     file = {**sections, "model": {"name": model}, "training": training}
-    return resolve(read({**file, "hardware": {"gpu": gpu, "num_gpus": gpus, **hardware}}))
+    return resolve(read({**file, "hardware": {"gpu": gpu, "num_gpus": gpus, **hardware}}).file)
 
 
 def timed(run: ResolvedRun, machine: Machine | None = None, seq: int = 4096) -> StepSeconds:
@@ -210,7 +210,7 @@ def test_two_nodes_on_one_slow_port_each_are_slow() -> None:
     for strategy in ("hybrid_shard", "full_shard"):
         engine = {"type": "fsdp", "sharding_strategy": strategy}
         file = {"model": {"name": "llama3.1-8b"}, "training": training, "engine": engine}
-        run = resolve(read({**file, "hardware": hardware}))
+        run = resolve(read({**file, "hardware": hardware}).file)
         seconds.append(timed(run).exposed_communication)
         wide = replace(run.hardware, nics_per_node=8)
         assert timed(run, machine_of(wide)).estimate < seconds[-1] / 4

@@ -39,7 +39,7 @@ def test_what_was_measured_of_bitsandbytes() -> None:
 @pytest.mark.parametrize(("engine", "optimizer", "kind"), ROWS)
 def test_every_optimizer_of_every_engine_is_timed(engine: str, optimizer: str, kind: str) -> None:
     """With each of its implementations; one that is timed as another says so."""
-    found = resolve(read(file(engine)))
+    found = resolve(read(file(engine)).file)
     run = replace(found.run, optimizer=optimizer, implementation=kind)
     assert optimizer_seconds(run, engine, machine_of(found.hardware), 10**9) > 0
     own = own_step(run, engine)
@@ -60,7 +60,7 @@ def test_more_states_take_longer() -> None:
 
 def test_muon_multiplies_matrices() -> None:
     """Its iterations take longer than momentum moves bytes."""
-    found = resolve(read(file("pytorch_ddp")))
+    found = resolve(read(file("pytorch_ddp")).file)
     machine, elements = machine_of(found.hardware), 8 * 10**9
     muon, momentum = (
         optimizer_seconds(replace(found.run, optimizer=name), "pytorch_ddp", machine, elements)

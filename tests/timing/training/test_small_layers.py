@@ -36,7 +36,7 @@ def seconds(tp: int, layers: int, batch: int = 1, hidden: int = 1024) -> float:
                 "engine": {"type": "megatron_deepspeed"},
                 "hardware": {"gpu": "a100-80gb-sxm", "num_gpus": 8},
             }
-        )
+        ).file
     )
     machine = machine_of(resolved.hardware)
     return float(step_seconds(resolved.run, "megatron_deepspeed", machine).estimate)

@@ -33,7 +33,7 @@ def file(kind: str, gpus: int = 8, **sections: dict[str, Any]) -> dict[str, Any]
 
 def timed(run_file: dict[str, Any]) -> StepSeconds:
     """The seconds of a run file's step."""
-    found = resolve(read(run_file))
+    found = resolve(read(run_file).file)
     return step_seconds(found.run, found.engine.name, machine_of(found.hardware))
 
 
@@ -114,7 +114,7 @@ def piped(**sizes: int) -> ResolvedRun:
     """Llama-3-8B in four stages."""
     parallel = {"pipeline_parallel_size": 4, **sizes}
     steps = {"gradient_accumulation_steps": 8}
-    return resolve(read(file("megatron_lm", 8, parallelism=parallel, training=steps)))
+    return resolve(read(file("megatron_lm", 8, parallelism=parallel, training=steps)).file)
 
 
 def test_bubble() -> None:
@@ -143,7 +143,7 @@ def test_ends_that_count_as_layers() -> None:
     }
     parallel = {"pipeline_parallel_size": 16}
     run_file = {**file("megatron_lm", 16, parallelism=parallel, engine=ends)}
-    run = resolve(read({**run_file, "model": {"name": "llama3.1-405b"}})).run
+    run = resolve(read({**run_file, "model": {"name": "llama3.1-405b"}}).file).run
     where = stages(run, layer_kinds(run.arch))
     assert (where.first, where.middle, where.last) == ((7,), (8,), (7,))
 
@@ -151,9 +151,9 @@ def test_ends_that_count_as_layers() -> None:
 def test_kinds_of_layers() -> None:
     """DeepSeek-V3 has three dense layers before its experts; stages know how many they have."""
     parallel = {"pipeline_parallel_size": 4}
-    found = resolve(read({**file("megatron_lm", parallelism=parallel), "model": LLAMA}))
+    found = resolve(read({**file("megatron_lm", parallelism=parallel), "model": LLAMA}).file)
     deepseek = resolve(
-        read({**file("fsdp"), "model": {"name": "deepseek-v3"}, "training": {"seq_len": 4096}})
+        read({**file("fsdp"), "model": {"name": "deepseek-v3"}, "training": {"seq_len": 4096}}).file
     )
     kinds = layer_kinds(deepseek.run.arch)
     assert [kind.count for kind in kinds] == [3, 58]

@@ -139,7 +139,7 @@ def test_a_rank_that_stores_scores_is_timed_alone() -> None:
     """One sequence is read where it lies, several are copied: Bloom's eager attention."""
     config = {"model_type": "bloom", "hidden_size": 256, "n_head": 4, "n_layer": 2}
     file = small_run("fsdp", model={"config": {**config, "vocab_size": 1000}})
-    found = resolve(read(file))
+    found = resolve(read(file).file)
     run, machine = found.run, machine_of(found.hardware)
     many = step_seconds(replace(run, batch=np.array([1, 2, 3])), "fsdp", machine)
     for place, size in enumerate((1, 2, 3)):

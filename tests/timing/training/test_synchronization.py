@@ -22,7 +22,7 @@ def collectives(instances: int) -> Synchronization:
                 },
                 "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 16, "gpus_per_node": 8},
             }
-        )
+        ).file
     )
     machine = machine_of(resolved.hardware, "roce-50g")
     owned = RankParameters(dense=10**9, experts=0, trained=10**9, stepped=10**9)

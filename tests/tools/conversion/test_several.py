@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.tools.conversion.source import read_pasted
 from gpu_mem_calculator.tools.reading.reading import Reading
+from tests.tools.reading_of import readings_of
 
 SERVE = "vllm serve Qwen/Qwen3-%s"
 
@@ -41,19 +41,19 @@ A, B, C = (SERVE % size for size in ("8B", "4B", "14B"))
 )
 def test_commands_in_the_background_run_together(text: str, groups: list[tuple[str, ...]]) -> None:
     """Until the script waits for them or ends them, and with each later one in the foreground."""
-    assert together(read_pasted(text)) == groups
+    assert together(readings_of(text)) == groups
 
 
 def test_every_command_is_read() -> None:
     """Once each; what only prepares or asks is left out."""
     text = f"python prepare_data.py\n{A}\n{B}\n{A}\npython client.py"
-    assert [one.name for one in read_pasted(text)] == [A, B]
+    assert [one.name for one in readings_of(text)] == [A, B]
 
 
 def test_a_script_behind_a_launcher_is_read_beside_a_server() -> None:
     """A server and a training run share the machine; a plain script may be anything."""
     text = f"{A} &\ntorchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 2\npython chat.py"
-    found = read_pasted(text)
+    found = readings_of(text)
     assert [one.tool for one in found] == ["vllm serve", "Megatron-LM pretrain_gpt.py"]
     assert set(found[0].slots) & set(found[1].slots)
 
@@ -64,7 +64,7 @@ def test_a_script_behind_a_launcher_is_read_beside_a_server() -> None:
 )
 def test_the_gpus_of_a_command(front: str, devices: tuple[str, ...]) -> None:
     """Those that are visible; else the first ones."""
-    (one,) = read_pasted(f"{front}{A}")
+    (one,) = readings_of(f"{front}{A}")
     assert one.devices == devices
 
 
@@ -73,20 +73,20 @@ def test_the_gpus_of_a_command(front: str, devices: tuple[str, ...]) -> None:
 )
 def test_the_gpus_of_a_container(gpus: str, devices: tuple[str, ...]) -> None:
     """A number means the first ones."""
-    (one,) = read_pasted(f"docker run --gpus {gpus} vllm/vllm-openai --model Qwen/Qwen3-8B")
+    (one,) = readings_of(f"docker run --gpus {gpus} vllm/vllm-openai --model Qwen/Qwen3-8B")
     assert one.devices == devices
 
 
 def test_gpus_inside_a_container_are_numbered_anew() -> None:
     """The first visible one of devices 2 and 3 is device 2."""
     text = "docker run --gpus '\"device=2,3\"' -e CUDA_VISIBLE_DEVICES=1 vllm/vllm-openai --model Q"
-    (one,) = read_pasted(text)
+    (one,) = readings_of(text)
     assert one.devices == ("3",)
 
 
 def test_a_gpu_that_is_not_known() -> None:
     """Its command is not added to what runs beside it, and that is not hidden."""
-    found = read_pasted(f"CUDA_VISIBLE_DEVICES=$(pick) {A} &\n{B} &")
+    found = readings_of(f"CUDA_VISIBLE_DEVICES=$(pick) {A} &\n{B} &")
     assert not together(found)
     assert found[0].limits[-1].key == "CUDA_VISIBLE_DEVICES"
 
@@ -105,7 +105,7 @@ def compose(*more: str) -> list[Reading]:
     text = "".join(
         f"  s{size}:{SERVICE % (size, one)}" for size, one in zip(sizes, more, strict=False)
     )
-    return read_pasted(f"services:\n{text}")
+    return readings_of(f"services:\n{text}")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ spec:
 )
 def test_containers_of_a_pod(first: str, second: str, devices: list[tuple[str, ...]]) -> None:
     """Each has GPUs of its own where it asks for them; a claim and a share are common."""
-    found = read_pasted(POD % (first, second))
+    found = readings_of(POD % (first, second))
     assert [one.devices for one in found] == devices
     assert together(found) == [("8B", "4B")]
     assert [one.name for one in found] == ["Pod p, container a", "Pod p, container b"]
@@ -186,19 +186,19 @@ spec:
 
 def test_an_unknown_container_does_not_hide_the_known_one() -> None:
     """It is named; with a GPU it is a limit without a bound."""
-    (one,) = read_pasted(UNKNOWN % "nvidia.com/gpu")
+    (one,) = readings_of(UNKNOWN % "nvidia.com/gpu")
     assert one.tool == "SGLang"
     (limit,) = one.limits
     assert limit.key == "Pod p, container tei"
     assert "it takes GPUs (nvidia.com/gpu: 1)" in limit.why
     assert "Pod p, container proxy asks for no GPU" in one.assumed
-    (one,) = read_pasted(UNKNOWN % "cpu")
+    (one,) = readings_of(UNKNOWN % "cpu")
     assert not one.limits
 
 
 def test_a_command_that_cannot_be_read_does_not_hide_the_others() -> None:
     """Its problem is in its reading."""
-    first, second = read_pasted(f"{A} --max-model-length 3\n{B}")
+    first, second = readings_of(f"{A} --max-model-length 3\n{B}")
     assert "--max-model-length" in first.problems[0]
     assert second.run["model"]["name"] == "Qwen/Qwen3-4B"
 
@@ -212,5 +212,5 @@ def test_a_command_that_cannot_be_read_does_not_hide_the_others() -> None:
 )
 def test_a_server_names_its_gpu_by_an_option(line: str, first: str) -> None:
     """SGLang's first GPU, llama.cpp's devices."""
-    (one,) = read_pasted(line)
+    (one,) = readings_of(line)
     assert one.devices[0] == first

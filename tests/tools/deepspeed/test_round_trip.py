@@ -55,10 +55,10 @@ def chosen(file: RunFile) -> dict[str, Any]:
 
 def there_and_back(run: dict[str, Any]) -> tuple[dict[str, Any], MemoryResult, MemoryResult]:
     """A run's file for DeepSpeed, its estimate, and that of the run that is read back."""
-    file = read_run(run)
+    file = read_run(run).file
     written = json.loads(json.dumps(write(file, resolve(file))))
     back = run_file(written, model=None, settings=settings(run)).data
-    assert chosen(read_run(back)) == chosen(file)
+    assert chosen(read_run(back).file) == chosen(file)
     return written, estimate(run, replay=False), estimate(back, replay=False)
 
 
@@ -124,7 +124,7 @@ def test_what_is_written_reads_back_to_the_same_run(
         "hardware": {"num_gpus": ranks},
     }
     try:
-        resolve(read_run(run))
+        resolve(read_run(run).file)
     except InputError:
         assume(False)
     _, before, after = there_and_back(run)
@@ -178,7 +178,7 @@ def test_the_replayed_figures_are_the_same() -> None:
         "training": {"batch_size": 2},
         "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
     }
-    file = read_run(run)
+    file = read_run(run).file
     back = run_file(write(file, resolve(file)), model="gpt2", settings=["hardware.num_gpus=8"])
     before, after = estimate(run), estimate(back.data)
     assert (before.reserved_bytes, before.needs_bytes) == (after.reserved_bytes, after.needs_bytes)

@@ -58,7 +58,7 @@ def config(engine: dict[str, Any] | None = None, **training: Any) -> dict[str, A
             "engine": {"type": "deepspeed", "zero_stage": 3, **(engine or {})},
             "hardware": {"num_gpus": 8},
         }
-    )
+    ).file
     return write(file, resolve(file))
 
 
@@ -80,7 +80,7 @@ def test_pipeline_stages_are_no_data_parallel_ranks() -> None:
             "engine": {"type": "deepspeed", "zero_stage": 1},
             "hardware": {"num_gpus": 8},
         }
-    )
+    ).file
     assert write(file, resolve(file))["train_batch_size"] == 16
 
 
@@ -179,14 +179,14 @@ def test_megatron_with_deepspeed_has_one_too() -> None:
 @pytest.mark.parametrize("name", ["pytorch_ddp", "fsdp", "megatron_lm"])
 def test_engines_without_deepspeed_are_refused(name: str) -> None:
     """A sentence with the nearest fix."""
-    file = read({"model": {"name": "gpt2"}, "engine": {"type": name}})
+    file = read({"model": {"name": "gpt2"}, "engine": {"type": name}}).file
     with pytest.raises(InputError, match=f"'{name}' does not use DeepSpeed; set it to 'deepspeed'"):
         write(file, resolve(file))
 
 
 def test_servers_are_refused() -> None:
     """They do not train."""
-    file = read({"model": {"name": "gpt2"}, "inference": {"engine": "vllm"}})
+    file = read({"model": {"name": "gpt2"}, "inference": {"engine": "vllm"}}).file
     with pytest.raises(InputError, match="vLLM serves models"):
         write(file, resolve(file))
 
@@ -199,6 +199,6 @@ def test_shards_larger_than_the_swap_buffers_are_refused() -> None:
             "engine": {"type": "deepspeed", "zero_stage": 3, "offload_param": "nvme"},
             "hardware": {"num_gpus": 2},
         }
-    )
+    ).file
     with pytest.raises(InputError, match="larger than the swap buffers"):
         write(file, resolve(file))

@@ -74,6 +74,6 @@ def test_a_command_means_the_measured_program(row: dict[str, Any], tmp_path: Pat
     if "DPO" in trainer:  # how long prompts are, a command does not say
         reading.run["program"]["data"] = program["data"]
     run = {**reading.run, "model": config["model"], "hardware": config["hardware"]}
-    found, meant = read(run), read(config)
+    found, meant = read(run).file, read(config).file
     for section in ("training", "parallelism", "engine"):
         assert as_dict(getattr(found, section)) == as_dict(getattr(meant, section))

@@ -12,9 +12,8 @@ import pytest
 
 from gpu_mem_calculator.catalog.cards import meant
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_source
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
+from tests.tools.reading_of import readings_of
 
 FOLDER = Path(__file__).parent
 LABELS = [json.loads(line) for line in (FOLDER / "labels.jsonl").read_text().splitlines()]
@@ -38,7 +37,7 @@ SHARED = {"28": [(0, 1), (0, 2), (1, 2)], "32": [(0, 1)]}
 def readings(row: dict[str, Any]) -> list[Reading]:
     """What a job means; none where it is refused."""
     try:
-        found = read_source([row["file"]], NamedFiles(FOLDER))
+        found = readings_of([row["file"]], FOLDER)
     except InputError as error:
         assert all(problem.strip() for problem in error.problems)
         return []
@@ -74,7 +73,7 @@ def test_the_card_of_a_job(row: dict[str, Any]) -> None:
 def test_what_is_refused_still_says_its_card(row: dict[str, Any]) -> None:
     """The card of a job whose program is not known is that of the label; none is made up."""
     try:
-        found = read_source([row["file"]], NamedFiles(FOLDER))
+        found = readings_of([row["file"]], FOLDER)
         problems = [problem for one in found for problem in one.problems]
     except InputError as error:
         problems = error.problems

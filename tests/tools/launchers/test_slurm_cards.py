@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.catalog.cards import meant
-from gpu_mem_calculator.tools.conversion.source import read_source
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
+from tests.tools.reading_of import readings_of
 
 A100 = ["a100-40gb-pcie", "a100-40gb-sxm", "a100-80gb-pcie", "a100-80gb-sxm"]
 H100 = ["h100-80gb-pcie", "h100-80gb-sxm", "h100-94gb-nvl"]
@@ -19,7 +18,7 @@ def cards(lines: str, tmp_path: Path, words: tuple[str, ...] = ("sbatch",)) -> l
     """The cards of a job with these lines."""
     text = "#!/bin/bash\n" + "".join(f"#SBATCH {line}\n" for line in lines.split(";") if line)
     (tmp_path / "job.sh").write_text(f"{text}\n{SERVE}\n", encoding="utf-8")
-    (one,) = read_source([*words, "job.sh"], NamedFiles(tmp_path))
+    (one,) = readings_of([*words, "job.sh"], tmp_path)
     name = one.run["hardware"].get("gpu")
     return [row["name"] for row in meant(name)] if name else []
 
@@ -65,5 +64,5 @@ def test_options_of_sbatch_win_over_the_script(tmp_path: Path) -> None:
 def test_srun_names_a_card(tmp_path: Path) -> None:
     """Also in front of a command."""
     words = ["srun", "--gres=gpu:l4:2", *SERVE.split(), "--tensor-parallel-size=2"]
-    (one,) = read_source(words, NamedFiles(tmp_path))
+    (one,) = readings_of(words, tmp_path)
     assert one.run["hardware"] == {"gpu": "l4", "num_gpus": 2}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_pasted, read_source
 from gpu_mem_calculator.tools.manifests.commands import manifest_files
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
+from tests.tools.reading_of import readings_of
 
 SERVICE = "services: {a: {image: ollama/ollama, command: run llama3.2}}\n"
 POD = "{apiVersion: v1, kind: Pod, spec: {containers: [{image: ollama/ollama, args: [run, %s]}]}}\n"
@@ -40,10 +40,10 @@ def test_an_applied_manifest_is_read(tmp_path: Path) -> None:
     """Each container of each document is a reading, from a file or pasted."""
     text = POD % "llama3.2:1b" + "---\n" + POD % "qwen3:8b"
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
-    found = read_source(["kubectl", "apply", "-f", "a.yaml"], NamedFiles(tmp_path))
+    found = readings_of(["kubectl", "apply", "-f", "a.yaml"], tmp_path)
     names = [one.run["model"]["name"] for one in found]
     assert names == ["llama3.2-1b", "qwen3-8b"]
-    assert [one.run["model"]["name"] for one in read_pasted(text)] == names
+    assert [one.run["model"]["name"] for one in readings_of(text)] == names
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_commands_without_a_manifest(tmp_path: Path, line: str, sentence: str) -
     """What is missing."""
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
     with pytest.raises(InputError, match=sentence):
-        read_source(shlex.split(line), NamedFiles(tmp_path))
+        readings_of(shlex.split(line), tmp_path)

@@ -84,11 +84,11 @@ def test_round_trip(model: Data, engine: Data, training: Data, parallelism: Data
     data = {"model": model, "engine": engine, "training": training, "parallelism": parallelism}
     data["hardware"] = {"num_gpus": gpus}
     try:
-        own = resolve(read(data)).run
+        own = resolve(read(data).file).run
     except InputError:
         assume(False)
     assert written("megatron", data).unsaid == ()
-    back = resolve(read(read_back(data))).run
+    back = resolve(read(read_back(data)).file).run
     fields = ("mesh", "batch", "seq", "micro_batches", "precision", "optimizer", "recompute")
     fields += ("loss", "clipping", "sequence_parallel", "options")
     for name in fields:
@@ -108,7 +108,7 @@ def test_the_script_alone_is_the_same_model(name: str) -> None:
     }
     back: dict[str, Any] = read_back(data)
     del back["model"]
-    own, other = (resolve(read(one)).run.arch for one in (data, back))
+    own, other = (resolve(read(one).file).run.arch for one in (data, back))
     assert own.num_parameters == other.num_parameters
 
 

@@ -64,11 +64,10 @@ def score(row: dict[str, Any], folder: Path) -> Score:
 def answer(words: list[str], folder: Path) -> tuple[str, dict[str, str], list[str]]:
     """The verdict of `check` on a named card, the keys it accounted for, and its limits."""
     from gpu_mem_calculator.estimates.calculator import full_estimate
-    from gpu_mem_calculator.tools.conversion.source import read_source
-    from gpu_mem_calculator.tools.reading.named_files import NamedFiles
+    from tests.tools.reading_of import readings_of
 
     try:
-        reading = read_source(words, NamedFiles(folder))[0]
+        reading = readings_of(words, folder)[0]
     except InputError as error:
         return "not read", {}, list(error.problems)
     keys = dict(reading.keys) | {one.key: "refused" for one in reading.limits}

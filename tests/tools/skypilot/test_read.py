@@ -8,9 +8,8 @@ import pytest
 
 from gpu_mem_calculator.catalog.cards import meant
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_pasted, read_source
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
+from tests.tools.reading_of import readings_of
 
 TASK = """
 name: serve
@@ -30,10 +29,10 @@ def readings(resources: str, *options: str, folder: Path | None = None) -> list[
     """What a task means, as a file or pasted."""
     text = TASK % resources
     if folder is None:
-        return read_pasted(text)
+        return readings_of(text)
     (folder / "task.yaml").write_text(text, encoding="utf-8")
     words = ["sky", "launch", "-c", "x", "task.yaml", *options] if options else ["task.yaml"]
-    return read_source(words, NamedFiles(folder))
+    return readings_of(words, folder)
 
 
 def found(reading: Reading) -> tuple[list[str], int]:
@@ -94,7 +93,7 @@ run: |
   torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc-per-node=$SKYPILOT_NUM_GPUS_PER_NODE \
     pretrain_gpt.py --num-layers 32
 """
-    (one,) = read_pasted(text)
+    (one,) = readings_of(text)
     assert one.run["hardware"]["num_gpus"] == 16
     assert one.run["hardware"]["gpu"] == "H100"
 
@@ -112,13 +111,13 @@ run: |
 def test_a_wrong_value_gets_a_sentence(text: str, sentence: str) -> None:
     """The value and the rule."""
     with pytest.raises(InputError, match=sentence):
-        read_pasted(text)
+        readings_of(text)
 
 
 def test_sky_without_a_task(tmp_path: Path) -> None:
     """No file, or a file that is no task."""
     (tmp_path / "a.yaml").write_text("a: 1\n", encoding="utf-8")
     with pytest.raises(InputError, match="sky names no file of a task"):
-        read_source(["sky", "launch", "-y"], NamedFiles(tmp_path))
+        readings_of(["sky", "launch", "-y"], tmp_path)
     with pytest.raises(InputError, match=r"a\.yaml is no task of SkyPilot"):
-        read_source(["sky", "jobs", "launch", "a.yaml"], NamedFiles(tmp_path))
+        readings_of(["sky", "jobs", "launch", "a.yaml"], tmp_path)

@@ -35,7 +35,7 @@ def run_file(engine: Data | None = None, gpus: int = 1, **training: Any) -> Data
 
 def resolved(data: Data) -> tuple[RunFile, ResolvedRun]:
     """A run file, read and resolved."""
-    file = read(data)
+    file = read(data).file
     return file, resolve(file)
 
 
@@ -46,6 +46,6 @@ def written(name: str, data: Data, output: str | None = None) -> Written:
 
 def plain(data: Data) -> Data:
     """A run file with a program as one without: the keys that the program means."""
-    sections: Data = as_dict(read(data))
+    sections: Data = as_dict(read(data).file)
     sections.pop("program", None)
     return sections

@@ -16,12 +16,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_source
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
 from gpu_mem_calculator.tools.writing.unsaid import unsaid_sentences
 from gpu_mem_calculator.tools.writing.writers import WRITERS, write_run
 from gpu_mem_calculator.tools.writing.written import Written
+from tests.tools.reading_of import readings_of
 
 from .runs import Data, resolved, written
 
@@ -60,7 +59,7 @@ def read_text(made: Written, command: str) -> Reading:
     with TemporaryDirectory() as folder:
         for name, text in {made.filename: made.text, **made.beside}.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
-        (reading,) = read_source(shlex.split(command), NamedFiles(Path(folder)))
+        (reading,) = readings_of(shlex.split(command), Path(folder))
     assert reading.problems == []
     return reading
 

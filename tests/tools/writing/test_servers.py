@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator import serving
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_source
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.servers.write import MEANINGS, moved_to
 from gpu_mem_calculator.tools.writing.unsaid import same_server
 from gpu_mem_calculator.tools.writing.writers import write_run
+from tests.tools.reading_of import readings_of
 
 from .runs import Data, resolved, written
 
@@ -95,7 +94,7 @@ def test_a_command_reads_back_to_the_same_server(name: str, keys: Data, data: An
         for beside, text in made.beside.items():
             (Path(folder) / beside).write_text(text, encoding="utf-8")
         words = shlex.split(made.text.replace("\\\n", " "), comments=True)
-        (reading,) = read_source(words, NamedFiles(Path(folder)))
+        (reading,) = readings_of(words, Path(folder))
     assert (reading.problems, reading.limits) == ([], [])
     _, back = resolved({**reading.run, "hardware": HARDWARE, "model": {"name": "llama3.1-8b"}})
     assert same_server(run, back)

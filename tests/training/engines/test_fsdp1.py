@@ -66,7 +66,7 @@ def ledger(gpus: int = 8, training: dict[str, Any] | None = None, **engine: Any)
     """The ledger of a small run."""
     options = {"type": "fsdp", "fsdp_version": 1, **engine}
     given = {"precision": "bf16_mixed", **(training or {})}
-    found = resolve(read(small_run("fsdp", gpus, training=given, engine=options)))
+    found = resolve(read(small_run("fsdp", gpus, training=given, engine=options)).file)
     return found.engine.ledger(found.run)
 
 
@@ -130,7 +130,7 @@ def test_the_host_is_two_gathers_ahead() -> None:
     """A gathered parameter that forward freed is kept until the gather after the next; without the
     limit until the phase ends.
     """
-    found = resolve(read(small_run("fsdp", 8, engine={"type": "fsdp", "fsdp_version": 1})))
+    found = resolve(read(small_run("fsdp", 8, engine={"type": "fsdp", "fsdp_version": 1})).file)
     stream = written(found)
     assert {end == UNTIL_MARK for _, _, end in stream.uses} == {True, False}
     options = {**found.run.options, "limit_all_gathers": False}
@@ -206,7 +206,7 @@ def test_an_estimate_is_what_a_trace_finds(changes: dict[str, Any]) -> None:
         "engine": {"type": "fsdp", "fsdp_version": 1, **changes.get("engine", {})},
         "hardware": {"gpu": "h200", "num_gpus": 4},
     }
-    resolved = resolve(read(run))
+    resolved = resolve(read(run).file)
     computed = resolved.engine.ledger(resolved.run)
     found = trace(run, steps=2).stream
     assert live_peak(found) == pytest.approx(int(computed.peak(phases=STEP)), rel=2e-4)

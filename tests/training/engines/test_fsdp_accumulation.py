@@ -34,7 +34,7 @@ def runs(number: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("run", runs(24), ids=lambda run: run["model"]["config"]["model_type"])
 def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
     """The few instants of a ledger have the same peak as all layers and micro-batches in turn."""
-    resolved = resolve(read(run))
+    resolved = resolve(read(run).file)
     highest = resolved.engine.ledger(resolved.run).peak(phases=STEP)
     assert live_peak(written(resolved)) == highest
 

@@ -48,7 +48,7 @@ def live_peak(allocations: AllocationStream) -> int:
 @pytest.mark.parametrize("run", runs(45), ids=lambda run: run["model"]["config"]["model_type"])
 def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
     """The few instants of a ledger have the same peak as all layers in turn."""
-    resolved = resolve(read(run))
+    resolved = resolve(read(run).file)
     highest = resolved.engine.ledger(resolved.run).peak(phases=STEP)
     assert live_peak(written(resolved)) == highest
 
@@ -74,7 +74,7 @@ def small(**engine: Any) -> ResolvedRun:
                 "engine": {"type": "fsdp", **engine},
                 "hardware": {"gpu": "h200", "num_gpus": 4},
             }
-        )
+        ).file
     )
 
 
@@ -98,7 +98,7 @@ def test_a_large_head_is_as_high_in_both(
                 "engine": {"type": "fsdp", **engine},
                 "hardware": {"gpu": "h200", "num_gpus": 16, "num_nodes": 2},
             }
-        )
+        ).file
     )
     highest = resolved.engine.ledger(resolved.run).peak(phases=STEP)
     assert live_peak(written(resolved)) == highest
@@ -153,7 +153,7 @@ def test_no_tensor_is_made_or_freed_twice() -> None:
     """Every tensor is made once, and freed once or never."""
     rng = Random(SEED)
     for run in rng.sample(runs(20), 6):
-        allocations = written(resolve(read(run)))
+        allocations = written(resolve(read(run).file))
         alive: set[int] = set()
         freed: set[int] = set()
         for event in allocations.events:

@@ -39,7 +39,7 @@ def found(
         "engine": {"type": "fsdp", **(engine or {})},
         "hardware": {"gpu": "h200", "num_gpus": 8},
     }
-    return resolve(read(file))
+    return resolve(read(file).file)
 
 
 def kept(ledger: Ledger) -> dict[str, int]:
@@ -146,7 +146,7 @@ def nanotron(**training: Any) -> ResolvedRun:
         },
         "hardware": {"gpu": "h100", "num_gpus": 8},
     }
-    return resolve(read(file))
+    return resolve(read(file).file)
 
 
 def test_nanotron_keeps_an_unfused_swiglu() -> None:

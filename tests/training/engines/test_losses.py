@@ -43,7 +43,7 @@ WINDOW = {"model_type": "mistral", "sliding_window": 64, "vocab_size": 64}
 
 def equally_high(data: dict[str, Any]) -> None:
     """To the byte: both come from one tape."""
-    ledger, asked = rolled_and_written(resolve(read(data)))
+    ledger, asked = rolled_and_written(resolve(read(data).file))
     assert highest(asked) == int(ledger.peak(phases=STEP))
 
 
@@ -97,7 +97,7 @@ def test_stage_3_holds_the_weight_that_the_loss_reads(tied: bool) -> None:
     for loss in ("full", "chunked"):
         data = small_run("deepspeed", training={"loss": loss}, engine=small)
         data["model"] = {"config": config}
-        ledger, asked = rolled_and_written(resolve(read(data)))
+        ledger, asked = rolled_and_written(resolve(read(data).file))
         assert highest(asked) == int(ledger.peak(phases=STEP))
         gathered = [e for e in ledger.entries if e.name == "gathered parameters"]
         held[loss] = sum(int(e.bytes) for e in gathered if "backward.0.last" in e.live)

@@ -58,7 +58,7 @@ def sizes(arch: Arch) -> list[int]:
 @pytest.mark.parametrize("row", measured_runs("megatron_deepspeed"), ids=lambda row: row["id"])
 def test_a_rank_trains_the_parameters_that_were_measured(row: dict[str, Any]) -> None:
     """Shards, stages, and the positions that a tied last stage builds beside its table."""
-    found = resolve(read(row["config"])).run
+    found = resolve(read(row["config"]).file).run
     stage = row["rank"] // int(found.mesh.dp * found.mesh.tp)
     assert ENGINE.parameters is not None
     assert ENGINE.parameters(replace(found, stage=stage)) == row["rank_parameters"]
@@ -227,7 +227,7 @@ def test_a_count_of_parameters_that_is_not_the_architectures(
         "engine": {"type": "megatron_deepspeed", "zero_stage": zero_stage},
         "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 4},
     }
-    found = resolve(read(data))
+    found = resolve(read(data).file)
     ledger = found.engine.ledger(found.run)
     replayed = replay_stage(found, 0, ledger)
     assert replayed is not None

@@ -44,7 +44,7 @@ def made(layers: int = 16, pp: int = 4, chunks: int = 1, batches: int = 8, **opt
         engine=options,
     )
     data["model"] = {**NUMBERS, "num_layers": layers}
-    return resolve(read(data)).run
+    return resolve(read(data).file).run
 
 
 def refused(**settings: Any) -> str:
@@ -141,7 +141,7 @@ def test_a_stage_without_a_layer(
     training = {"gradient_accumulation_steps": 2 * pp}
     data = small_run("megatron_lm", pp, training=training, parallelism=parallelism, engine=options)
     data["model"] = {**NUMBERS, "num_layers": layers}
-    found = resolve(read(data))
+    found = resolve(read(data).file)
     for stage in range(pp):
         ledger = found.engine.ledger(replace(found.run, stage=stage))
         replayed = replay_stage(found, stage, ledger)

@@ -141,12 +141,12 @@ def test_cublas_workspace_config() -> None:
     assert [config_bytes(text) for text in ("4096:8", ":4096", "", ":x:1")] == [None] * 4
     for kind in ("pytorch_ddp", "megatron_lm"):
         set_ = small_run(kind, training={"cublas_workspace_config": ":16384:1"})
-        found = resolve(read(set_))
+        found = resolve(read(set_).file)
         names = ("cuBLAS workspace of forward", "cuBLAS workspace of backward")
         ledger = found.engine.ledger(found.run)
         assert [named(ledger, name) for name in names] == [16 * MIB] * 2
     with pytest.raises(InputError, match=r"cublas_workspace_config='4M' must be pairs of KiB"):
-        resolve(read(small_run(training={"cublas_workspace_config": "4M"})))
+        resolve(read(small_run(training={"cublas_workspace_config": "4M"})).file)
 
 
 def test_unfused_attention_keeps_scores() -> None:
@@ -304,4 +304,4 @@ def test_refused_dispatch(options: dict[str, Any], sentence: str) -> None:
 def test_losses_of_other_frameworks(loss: str) -> None:
     """Megatron has three."""
     with pytest.raises(InputError, match="choose from 'full', 'megatron_fused', 'te_fused'"):
-        resolve(read(small_run("megatron_lm", training={"loss": loss})))
+        resolve(read(small_run("megatron_lm", training={"loss": loss})).file)

@@ -21,7 +21,7 @@ from tests.conftest import SMALL_LLAMA, small_run
 
 def run(**sections: Any) -> Run:
     """A small run of Megatron-LM."""
-    return resolve(read(small_run("megatron_lm", **sections))).run
+    return resolve(read(small_run("megatron_lm", **sections)).file).run
 
 
 def test_no_layers_have_no_largest_parameter() -> None:

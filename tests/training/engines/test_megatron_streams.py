@@ -51,7 +51,7 @@ ROWS = {
 
 def resolved(row: str) -> tuple[ResolvedRun, int]:
     """A measured run, and the stage it was measured on."""
-    case = resolve(read(with_measured_defaults(ROWS[row]["config"], ROWS[row]["environment"])))
+    case = resolve(read(with_measured_defaults(ROWS[row]["config"], ROWS[row]["environment"])).file)
     pp = int(case.run.mesh.pp)
     return case, stage_of_rank(ROWS[row]["rank"], case.hardware.num_gpus, pp)
 

@@ -52,7 +52,7 @@ def a_run(engine: dict[str, Any], gpus: int = 4, **training: Any) -> dict[str, A
 
 def ledgers(data: dict[str, Any]) -> tuple[Ledger, Ledger]:
     """The ledgers of a run with the tower, and of the text model alone."""
-    resolved = resolve(read(data))
+    resolved = resolve(read(data).file)
     blind = replace(resolved.run, arch=replace(resolved.run.arch, tower=()))
     return resolved.engine.ledger(resolved.run), resolved.engine.ledger(blind)
 
@@ -186,14 +186,14 @@ def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], senten
                     precision="fp32" if "zero_stage" in engine else "bf16_mixed",
                     freeze_vision_tower="freeze" in sentence,
                 )
-            )
+            ).file
         )
 
 
 def test_a_deepspeed_pipeline_refuses_it() -> None:
     """Which stage would have the tower is not modelled; without a pipeline nothing is said."""
     data = a_run({"type": "deepspeed"})
-    assert resolve(read(data)).run.arch.tower
+    assert resolve(read(data).file).run.arch.tower
     data["parallelism"] = {"pipeline_parallel_size": 2}
     with pytest.raises(InputError, match="is not modelled in a DeepSpeed pipeline"):
-        resolve(read(data))
+        resolve(read(data).file)

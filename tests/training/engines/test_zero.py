@@ -132,7 +132,7 @@ def test_a_cache_key_has_every_field_that_a_rank_reads(
 
     for module in (ledger, reduce_at_end):
         monkeypatch.setattr(module, "plain", watched)
-    resolved = resolve(read(RUNS[name]))
+    resolved = resolve(read(RUNS[name]).file)
     forget()
     resolved.engine.ledger(resolved.run)
     assert of_plan

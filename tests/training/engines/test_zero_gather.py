@@ -146,7 +146,7 @@ def test_layers_that_are_recorded_again_are_as_they_would_be_recorded(
 
 def needed(sizes: tuple[int, ...], bucket: int) -> int:
     """Bytes that two ranks of stage 1 need beyond gradients of these sizes and the bucket."""
-    run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1}))).run
+    run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1})).file).run
     order = ((sizes, 1),)
     plan = plain(_zero_layout(run, 2, (0, 1, 1, 1)), 2, 1, order)
     return reduction(CacheKey(replace(plan, bucket=bucket), order))[0]

@@ -41,5 +41,5 @@ def test_layers_with_room_in_the_bucket_have_equal_levels(
 def heights(kind: str) -> dict[str, object]:
     """Bytes at each instant, counted anew."""
     forget()
-    ledger = stage_ledgers(resolve(read(run_file(f"{START} {kind}"))))[0]
+    ledger = stage_ledgers(resolve(read(run_file(f"{START} {kind}")).file))[0]
     return {i.name: ledger.parts(i) for i in ledger.instants}

@@ -49,7 +49,7 @@ def test_a_sub_group_of_one_parameter_has_no_flat_copy() -> None:
 
 def entries(**engine: int) -> dict[str, Entry]:
     """The entries of a small ZeRO-3 run, by name."""
-    found = resolve(read(small_run("deepspeed", engine={"zero_stage": 3, **engine})))
+    found = resolve(read(small_run("deepspeed", engine={"zero_stage": 3, **engine})).file)
     return {entry.name: entry for entry in found.engine.ledger(found.run).entries}
 
 

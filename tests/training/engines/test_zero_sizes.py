@@ -63,7 +63,7 @@ def test_a_sub_group_is_stepped_by_itself() -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_ledger_and_stream_have_the_same_masters(stage: int) -> None:
     """One rank of 8 in both: the entry's bytes are those of tensors that start-up makes."""
-    found = resolve(read(small_run("deepspeed", engine={"zero_stage": stage})))
+    found = resolve(read(small_run("deepspeed", engine={"zero_stage": stage})).file)
     ledger = found.engine.ledger(found.run)
     (masters,) = (e for e in ledger.entries if e.name == "fp32 master weights")
     unrolled = found.engine.ledger(replace(found.run, unrolled=True))

@@ -173,7 +173,7 @@ def test_a_small_weight_s_rows_follow_from_its_tiles(outs: int, rows: int) -> No
 )
 def test_one_formula_for_numbers_arrays_and_letters(family: str, mode: dict[str, Any]) -> None:
     """A ledger of many batches at once has the peaks of each, and gives formulas."""
-    resolved = resolve(read(served(family, **mode)))
+    resolved = resolve(read(served(family, **mode)).file)
     sizes = [1, 3, 8]
     many = resolved.engine.ledger(replace(resolved.run, batch=np.asarray(sizes)))
     each = [int(resolved.engine.ledger(replace(resolved.run, batch=n)).peak()) for n in sizes]

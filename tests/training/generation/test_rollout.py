@@ -40,7 +40,7 @@ def policy(
 
 def ledger(**keys: Any) -> Ledger:
     """The ledger of a small policy."""
-    found = resolve(read(policy(**keys)))
+    found = resolve(read(policy(**keys)).file)
     return found.engine.ledger(found.run)
 
 
@@ -84,13 +84,13 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("keys", RUNS.values(), ids=RUNS)
 def test_the_stream_has_the_peak_of_the_ledger(keys: dict[str, Any]) -> None:
     """To the byte, and nothing is freed that is not alive."""
-    rolled, stream = rolled_and_written(resolve(read(policy(**keys))))
+    rolled, stream = rolled_and_written(resolve(read(policy(**keys)).file))
     assert highest(stream) == int(rolled.peak(phases=STEP))
 
 
 def test_passes_in_the_middle_are_brief() -> None:
     """Small tensors that a block frees itself are left out of them."""
-    run = resolve(read(policy(generation={"new_tokens": 100}))).run
+    run = resolve(read(policy(generation={"new_tokens": 100})).file).run
     run = replace(run, unrolled=True)
     assert run.rollout is not None
     case = rollout_case(run, run.rollout, setting(run, PRECISIONS["bf16_mixed"]))
@@ -138,7 +138,7 @@ def test_between_micro_batches_gradients_are_alive() -> None:
     """A generation for each micro-batch; all but the first are beside gradients."""
     keys: dict[str, Any] = {"gradient_accumulation_steps": 2, "generation": {"sequences": 2}}
     first, later = (bytes_at(name, **keys) for name in ("decode.logits", "later.decode.logits"))
-    assert later - first == 4 * resolve(read(policy())).run.arch.num_parameters
+    assert later - first == 4 * resolve(read(policy()).file).run.arch.num_parameters
 
 
 def test_autocast_caches_casts_while_the_policy_generates() -> None:
@@ -210,14 +210,14 @@ def test_at_level_1_the_weights_are_on_the_host() -> None:
 
 def test_a_sleeping_engine_returns_its_memory() -> None:
     """So the policy's training does not reuse it, and less is reserved under a cap."""
-    found = resolve(read(policy(generation={"engine": "vllm", "sleep_level": 1})))
+    found = resolve(read(policy(generation={"engine": "vllm", "sleep_level": 1})).file)
     _, stream = rolled_and_written(found)
     assert len(stream.empties) >= 2
 
 
 def test_completions_have_the_labels() -> None:
     """The sequence is prompt and completion."""
-    run = resolve(read(policy())).run
+    run = resolve(read(policy()).file).run
     assert (run.seq, run.labelled, run.loss) == (96, 32, "chunked")
     assert run.rollout is not None
     assert run.rollout.sequences == 2
@@ -242,14 +242,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_is_refused(keys: dict[str, Any], words: str) -> None:
     """One sentence for each."""
     with pytest.raises(InputError, match=words):
-        resolve(read(policy(**keys)))
+        resolve(read(policy(**keys)).file)
 
 
 def test_other_engines_and_gpus_are_refused() -> None:
     """With the one to use."""
     data = policy(gradient_accumulation_steps=2, generation={"sequences": 2})
     with pytest.raises(InputError, match="use at least 4, those of a step"):
-        resolve(read(data | {"hardware": {"gpu": "h200", "num_gpus": 2}}))
+        resolve(read(data | {"hardware": {"gpu": "h200", "num_gpus": 2}}).file)
     data = policy() | {"engine": {"type": "fsdp"}, "hardware": {"gpu": "h200", "num_gpus": 8}}
     with pytest.raises(InputError, match="use engine pytorch_ddp"):
-        resolve(read(data))
+        resolve(read(data).file)

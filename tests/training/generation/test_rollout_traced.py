@@ -80,7 +80,7 @@ def estimated(family: str, precision: str, adapters: bool) -> int:
     if adapters:
         training["lora"] = {"r": 8, "target_modules": "all-linear"}
     tokens = {"prompt": PROMPT, "new_tokens": NEW, "sequences": SEQUENCES}
-    run = resolve(read(policy(family, generation=tokens, **training))).run
+    run = resolve(read(policy(family, generation=tokens, **training)).file).run
     assert run.rollout is not None
     case = rollout_case(run, run.rollout, setting(run, PRECISIONS[precision]))
     return int(rollout_ledger(case).peak())

@@ -47,7 +47,7 @@ MODES: list[dict[str, Any]] = [
 
 def resolved_run(family: str = "llama", **inference: Any) -> ResolvedRun:
     """A run of a small model, resolved."""
-    return resolve(read(served(family, **inference)))
+    return resolve(read(served(family, **inference)).file)
 
 
 def written(**inference: Any) -> AllocationStream:
@@ -64,7 +64,7 @@ def agrees(resolved: ResolvedRun) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["id"]))
 def test_a_measured_run_has_the_peak_of_its_ledger(row: dict[str, Any]) -> None:
     """To the byte, and nothing is freed that is not alive."""
-    agrees(resolve(read(row["config"])))
+    agrees(resolve(read(row["config"]).file))
 
 
 @settings(max_examples=30, deadline=None)

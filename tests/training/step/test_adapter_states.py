@@ -15,7 +15,7 @@ def startup(**lora: Any) -> tuple[int, int]:
     data = small_run(
         "pytorch_ddp", 1, training={"lora": {"r": 8, **lora}, "precision": "bf16_pure"}
     )
-    ledger, asked = rolled_and_written(resolve(read(data)))
+    ledger, asked = rolled_and_written(resolve(read(data).file))
     total = peak = 0
     for event in asked.events[: asked.marks[0][0]]:
         total += asked.sizes[event] if event >= 0 else -asked.sizes[~event]

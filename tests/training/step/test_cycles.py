@@ -47,7 +47,7 @@ def test_equal_layers_are_continued_as_they_are_written(
 ) -> None:
     """Whatever the engine and its options, also on a small GPU."""
     try:
-        asked = stage_requests(resolve(read(run_file(settings))), 0)
+        asked = stage_requests(resolve(read(run_file(settings)).file), 0)
     except InputError:
         assert settings not in FEW
         return

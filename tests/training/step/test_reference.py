@@ -47,7 +47,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def found(model: dict[str, Any] = SMALL_LLAMA, gpus: int = 1, **training: Any) -> ResolvedRun:
     """A small run with a reference model."""
     data = small_run("pytorch_ddp", gpus, training={**PAIRS, "optimizer": "sgd", **training})
-    return resolve(read({**data, "model": {"config": model}}))
+    return resolve(read({**data, "model": {"config": model}}).file)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -116,7 +116,7 @@ def test_checkpoints_do_not_change_the_reference() -> None:
 def test_what_is_refused(training: dict[str, Any], engine: str, words: str) -> None:
     """In one sentence."""
     with pytest.raises(InputError, match=words):
-        resolve(read(small_run(engine, training={**PAIRS, **training})))
+        resolve(read(small_run(engine, training={**PAIRS, **training})).file)
 
 
 @pytest.mark.parametrize("name", ["copy", "adapters, checkpointed", "precomputed"])

@@ -42,7 +42,7 @@ def test_a_refilled_stream_is_the_written_one(
 ) -> None:
     """Whatever the engine and its options, also on a small GPU; usual ones are refilled."""
     try:
-        resolved = resolve(read(run_file(settings)))
+        resolved = resolve(read(run_file(settings)).file)
     except InputError:
         assert settings not in REFILLED
         return
@@ -72,7 +72,7 @@ INTERLEAVED = (
 
 def stage_of(settings: str, stage: int) -> StageRequests:
     """The requests of a stage of an interleaved run."""
-    return stage_requests(resolve(read(run_file(f"{INTERLEAVED} {settings}"))), stage)
+    return stage_requests(resolve(read(run_file(f"{INTERLEAVED} {settings}")).file), stage)
 
 
 def test_runs_of_one_schedule_have_one_stream_with_other_sizes(

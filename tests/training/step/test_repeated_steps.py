@@ -27,7 +27,7 @@ REST = [pytest.param(one, marks=pytest.mark.proof) for one in SETTINGS if one no
 def test_a_copied_step_is_the_written_one(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the engine and its options, also on a small GPU."""
     try:
-        asked = stage_requests(resolve(read(run_file(settings))), 0)
+        asked = stage_requests(resolve(read(run_file(settings)).file), 0)
     except InputError:
         return
     copied = (asked.usual, None if asked.ledger.tight is None else asked.tight)
@@ -47,5 +47,5 @@ def test_most_steps_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "repeat_step", note)
     for engine in ("fsdp", "deepspeed", "megatron_lm"):
         settings = f"type={engine} model.name=gpt2 num_gpus=8"
-        _ = stage_requests(resolve(read(run_file(settings))), 0).usual
+        _ = stage_requests(resolve(read(run_file(settings)).file), 0).usual
     assert copied == [True] * 3

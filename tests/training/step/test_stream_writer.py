@@ -42,7 +42,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 def _entries(run: dict[str, Any]) -> list[Entry]:
     """Every entry of an unrolled ledger, on every stage."""
-    found = resolve(read(run))
+    found = resolve(read(run).file)
     runs = [replace(found.run, stage=at, unrolled=True) for at in range(found.run.mesh.pp)]
     return [entry for one in runs for entry in found.engine.ledger(one).entries]
 

@@ -40,7 +40,7 @@ def other_tools(estimate: Estimate) -> Iterator[OtherTool]:
     """The tools that can run an estimate's settings; one that refuses them, or of whose file
     something is not modelled, is left out.
     """
-    file = read(estimate.result.run)
+    file = read(estimate.result.run).file
     for name in TOOLS:
         try:
             written = write_run(name, file, estimate.resolved, output=FILENAME)

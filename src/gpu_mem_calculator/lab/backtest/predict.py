@@ -158,7 +158,7 @@ def by_estimate(row: MeasuredRun) -> Prediction:
 
 def by_clock(row: MeasuredRun) -> Prediction:
     """The seconds of a step alone, for a row that has nothing else."""
-    resolved = resolve(read(run_file_of(row)))
+    resolved = resolve(read(run_file_of(row)).file)
     run = resolved.run
     if run.new_tokens is not None or resolved.engine.serve is not None:
         raise InputError("measured.step_seconds is of training; a server has no steps")

@@ -51,7 +51,7 @@ def program(
         if function is not None:
             raise InputError("inference runs the run file's model; leave --function out")
         return _inference(config)
-    file = read(config if function is None else run_without_model(config)[0])
+    file = read(config if function is None else run_without_model(config)[0]).file
     resolved = resolve(file)
 
     def start(world: World) -> None:
@@ -91,7 +91,7 @@ def _inference(config: Mapping[str, Any]) -> MeasuredProgram:
     if not isinstance(section, Mapping):
         raise InputError(f"inference={section!r} must be an object")
     new_tokens = settings(section)["new_tokens"]
-    file = read({k: v for k, v in config.items() if k != "inference"})
+    file = read({k: v for k, v in config.items() if k != "inference"}).file
     model = find_model(file.model).config
     if model is None:
         raise InputError(NO_PROGRAM)

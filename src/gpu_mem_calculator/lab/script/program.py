@@ -40,7 +40,7 @@ def trace_program(
     allocator: AllocatorSettings | None = None,
 ) -> RunTrace:
     """The trace of a program's first steps, on rank 0."""
-    file = read(source)
+    file = read(source).file
     assert file.program is not None
     resolved = resolve(file)
     problems = [*_uncovered(file.program, resolved, rank)]
@@ -85,7 +85,7 @@ def _uncovered(program: Program, resolved: ResolvedRun, rank: int) -> Iterator[s
 def run_program(text: str, simulation: Simulation) -> None:
     """Run a program in the process of a script; `text`: its run file and steps, as JSON."""
     data, steps = msgspec.json.decode(text)
-    file = read(data)
+    file = read(data).file
     resolved = resolve(file)
     simulation.watch.on_first_module = lambda: None  # the program says where training begins
 

@@ -60,9 +60,9 @@ def trace_script(
     """The trace of a script's first steps, and its recording; after `timeout` seconds the script is
     ended (0: never).
     """
-    resolved = resolve(read(script_run_file(launch, data)))
+    resolved = resolve(read(script_run_file(launch, data)).file)
     recording = record_script(launch, resolved, steps, shapes or {}, timeout=timeout)
-    resolved = resolve(read(script_run_file(launch, data, recording.engine)))
+    resolved = resolve(read(script_run_file(launch, data, recording.engine)).file)
     notes = tuple(recording.notes)
     traced = run_trace(resolved, recording.stream, recording.makers, recording.kinds, notes)
     return traced, recording

@@ -91,7 +91,7 @@ def trace(
 
     `progress` gets the name of each phase as it ends.
     """
-    file = read(source)
+    file = read(source).file
     resolved = resolve(file)
     check_covered(resolved, rank)
     recorder, kernels = Recorder(run_cublas_bytes(resolved.run)), AttentionKernels()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..config import RunFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .resolved_run import ResolvedRun
 
 
-def resolve(file: RunFile, *, headers: bool = True) -> ResolvedRun:
+def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -> ResolvedRun:
     """The run that a run file describes; raises all its problems at once.
 
-    headers: whether to read the tensor headers of a served checkpoint, which give its weights'
+    - notes: what was assumed in reading it, which stands before what is assumed here
+    - headers: whether to read the tensor headers of a served checkpoint, which give its weights'
     stored bytes. Training needs the config.json alone.
     """
     if file.inference is not None:
         from .resolve_inference import resolve_inference
 
-        return resolve_inference(file, headers=headers)
-    from .resolve_training import resolve_training
+        found = resolve_inference(file, headers=headers)
+    else:
+        from .resolve_training import resolve_training
 
-    return resolve_training(file)
+        found = resolve_training(file)
+    return replace(found, assumed=(*notes, *found.assumed)) if notes else found

@@ -26,6 +26,11 @@ JSON_STARTS = ("{", "//", "/*")
 
 def load_text(path: str | Path) -> Any:
     """The data of a JSON, YAML or TOML file; `-` is standard input."""
+    return parse_file_text(file_text(path), str(path))
+
+
+def file_text(path: str | Path) -> str:
+    """The text of a JSON, YAML or TOML file; `-` is standard input."""
     where, ending = str(path), os.path.splitext(path)[1].lower()
     if not access().files:
         raise InputError(f"{where!r} is a path, and this service opens no files; send its content")
@@ -34,10 +39,15 @@ def load_text(path: str | Path) -> Any:
 
         piped = f"curl -fsSL {quote(where)} | gpu-mem-calc calculate --config -"
         raise InputError(f"{where}: addresses are not read; download the file: {piped}")
-    if where == STDIN:
-        return parse_any_text(read_text(path), "standard input")
-    slow = ending in (*YAML, *TOML)
-    return parse_text(read_text(path, most=MOST_SLOW_BYTES if slow else MOST_BYTES), ending, where)
+    slow = where != STDIN and ending in (*YAML, *TOML)
+    return read_text(path, most=MOST_SLOW_BYTES if slow else MOST_BYTES)
+
+
+def parse_file_text(text: str, path: str) -> Any:
+    """The data of a file's text, in the format of its ending."""
+    if path == STDIN:
+        return parse_any_text(text, "standard input")
+    return parse_text(text, os.path.splitext(path)[1].lower(), path)
 
 
 def parse_text(text: str, ending: str, where: str) -> Any:

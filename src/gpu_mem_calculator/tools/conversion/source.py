@@ -1,104 +1,144 @@
-"""What a user puts after `check` or pastes: a command, a script, or a file of another tool."""
+"""What a user gives is recognised: a path, a text, the words of a command, or data."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ... import catalog
+from ...catalog.hub.bounds import HubError
+from ...catalog.hub.names import hub_name, page
 from ...ledger.secrets import hidden_words, hide_forms
-from ...runfile.file_kinds import is_run_file
+from ...runfile.file_kinds import as_run_file, is_model_config, is_run_file
+from ...runfile.sections import SECTIONS
 from ...runfile.text.errors import InputError
+from ...runfile.text.files import STDIN
+from ..deepspeed.detect import is_deepspeed
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
-from ..reading import MODELFILE, SCRIPTS
+from ..reading import COMMAND, DATA, MODELFILE, PATH, SCRIPTS, TEXT
 from ..reading.card import naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Reading
-from ..reading.tools import FORMATS, read_command, read_data, safe_reading
+from ..reading.reading import CONFIG, DEEPSPEED, MODEL, RUN_FILE, Effect, Reading
+from ..reading.tools import FORMATS, file_format, read_command, read_data, safe_reading
 from ..skypilot.launch import task_file
+
+if TYPE_CHECKING:
+    from ..read import Door
 
 SHELLS = ("bash", "sh", "zsh", "dash", "source", ".")
 SBATCH = "sbatch"
 YAML = (".yaml", ".yml")
-DATA = (*YAML, ".json", ".toml")
-RUN_FILE = "run file"
+ENDINGS = (*YAML, ".json", ".toml")
 PASTED = "what was pasted"
+KINDS = "a run file, a config.json, a command, another tool's file, or a model's name"
+NAME = re.compile(r"[^\s{}\[\]:=,]+|https?://\S+")  # one word, or an address
 
 
-def read_source(
-    words: Sequence[str],
-    files: NamedFiles,
-    gpu_bytes: int | None = None,
-    machine_bytes: int | None = None,
-) -> list[Reading]:
-    """What a command starts: one reading, or one for each command of a script and for each
+def read_source(source: Any, kind: str, door: Door, text: str = "") -> list[Reading]:
+    """What a source means: one reading, or one for each command of a script and for each
     container of a manifest. The problems of one of several are in its reading.
 
-    gpu_bytes: memory of one GPU, on which some tools' defaults depend, whatever the command says;
-    machine_bytes: the same where the command does not say its card
+    source: a path, with its `text`; a text; the words of a command; or data, as `kind` says
     """
-    if not words:
-        raise InputError("there is no command to check; write it after gpu-mem-calc check")
-    words = hidden_words(words)
-    source, name = _Source(files, gpu_bytes, machine_bytes), words[0]
-    if len(words) == 1 and len(name.split()) > 1 and not files.exists(name):
-        return source.script(name)  # a whole command in quotes
-    applied = manifest_files(words, files)
-    if applied:
-        return source.applied(applied)
-    task = task_file(words)
-    if task:
-        return source.task(files.data(task[0]), task[0], task[1])
-    if name == SBATCH:
-        return source.job(words[1:])
-    if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
-        return source.script(files.text(words[1]), words[2:])
-    if name.endswith(SCRIPTS):
-        return source.script(files.text(name), words[1:])
-    if len(words) == 1 and name.endswith(DATA):
-        several = source.documents(files.text(name)) if name.endswith(YAML) else []
-        return several or [source.data(files.data(name), name)]
-    if len(words) == 1 and name.rpartition("/")[2].startswith(MODELFILE):
-        return [source.modelfile(files.text(name))]
-    return [source.command(read_launch(words, files))]
-
-
-def read_pasted(text: str) -> list[Reading]:
-    """What a pasted text means: a command, a script, a manifest, or a tool's file."""
-    from ...runfile.text.text_data import parse_any_text
-    from ..ollama.modelfile import is_modelfile
-
-    source, text = _Source(NamedFiles(None)), hide_forms(text)
-    if is_modelfile(text):
-        return [source.modelfile(text)]
-    several = source.documents(text)
-    if several:
-        return several
-    try:
-        data = parse_any_text(text, PASTED)
-    except InputError:
-        data = None
-    if not isinstance(data, Mapping):
-        return source.script(text)
-    return [source.data(data, PASTED)]
+    reader = _Source(NamedFiles(None if door.folder is None else Path(door.folder)), door)
+    if kind == DATA:
+        return [reader.data(source, "this")]
+    if kind == PATH:
+        return reader.path(source, text)
+    if kind == TEXT:
+        return reader.pasted(source)
+    return reader.words([source] if kind == COMMAND else source)
 
 
 class _Source(Struct, frozen=True):
-    """Reads what a user gave, with the files that may be opened and the memory of one GPU."""
+    """Reads what a user gave, with the files that may be opened and what the user knows."""
 
     files: NamedFiles
-    gpu_bytes: int | None = None
-    machine_bytes: int | None = None
+    door: Any
+
+    def words(self, words: Sequence[str]) -> list[Reading]:
+        """The words of a command, or the name of one file."""
+        words = hidden_words(words)
+        name = words[0]
+        if len(words) == 1 and len(name.split()) > 1 and not self.files.exists(name):
+            return self.script(name)  # a whole command in quotes
+        applied = manifest_files(words, self.files)
+        if applied:
+            return self.applied(applied)
+        task = task_file(words)
+        if task:
+            return self.task(self.files.data(task[0]), task[0], task[1])
+        if name == SBATCH:
+            return self.job(words[1:])
+        if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
+            return self.script(self.files.text(words[1]), words[2:])
+        if name.endswith(SCRIPTS):
+            return self.script(self.files.text(name), words[1:])
+        if len(words) == 1 and name.endswith(ENDINGS):
+            several = self.documents(self.files.text(name)) if name.endswith(YAML) else []
+            found = several or [self.data(self.files.data(name), name)]
+            if found[0].tool == RUN_FILE and not is_run_file(found[0].run):
+                known = ", ".join(one.title for one in FORMATS.values() if one.keys)
+                raise InputError(f"{name} is no file of a tool that is known; known are {known}")
+            return found
+        if len(words) == 1 and name.rpartition("/")[2].startswith(MODELFILE):
+            return [self.modelfile(self.files.text(name))]
+        return [self.command(read_launch(words, self.files))]
+
+    def path(self, path: str, text: str) -> list[Reading]:
+        """A file; the files that it names are looked for beside it."""
+        from ...runfile.text.text_data import parse_file_text
+
+        if path == STDIN:
+            return self.pasted(text, "standard input")
+        beside = replace(self, files=NamedFiles(Path(path).parent))
+        several = beside.documents(text) if path.lower().endswith(YAML) else []
+        if several:
+            return several
+        data = parse_file_text(text, path)
+        if not isinstance(data, Mapping):
+            kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__)
+            wanted = "a run file is an object with a 'model' section"
+            raise InputError(f"{path}: {wanted}, this one is {kind or 'a single value'}")
+        return [beside.data(data, path)]
+
+    def pasted(self, text: str, where: str = PASTED) -> list[Reading]:
+        """What a text means: a model's name, a command, a script, or what a file has."""
+        from ...runfile.text.text_data import parse_any_text
+        from ..ollama.modelfile import is_modelfile
+
+        text = hide_forms(text)
+        if NAME.fullmatch(text.strip()):
+            return [Reading(tool=MODEL, run={"model": {"name": model_name(text.strip())}})]
+        if is_modelfile(text):
+            return [self.modelfile(text)]
+        several = self.documents(text)
+        if several:
+            return several
+        try:
+            data = parse_any_text(text, where)
+        except InputError:
+            if text.lstrip()[:1] in ("{", "[", ""):
+                raise
+            data = text
+        if isinstance(data, str):
+            return self.script(text)
+        if not isinstance(data, Mapping):
+            raise InputError(f"{where} is not {KINDS}")
+        return [self.data(data, where)]
 
     def command(self, command: Command) -> Reading:
         """One command."""
-        size = self.gpu_bytes
+        size = self.door.gpu_bytes
         if size is None and command.card is None:
-            size = self.machine_bytes
+            size = self.door.machine_bytes
         with naming_card(command.card):
             return read_command(replace(command, gpu_bytes=size))
 
@@ -174,15 +214,48 @@ class _Source(Struct, frozen=True):
         """A Modelfile of Ollama."""
         from ..ollama.read import read_modelfile
 
-        memory = self.gpu_bytes or self.machine_bytes
+        memory = self.door.gpu_bytes or self.door.machine_bytes
         return safe_reading(read_modelfile(text, self.files, memory))
 
-    def data(self, data: Any, name: str) -> Reading:
-        """The data of a file: a run file, or another tool's."""
-        if is_run_file(data):
-            return safe_reading(Reading(tool=RUN_FILE, run=dict(data)))
-        found = read_data(data, self.files) if isinstance(data, Mapping) else None
-        if found is None:
-            known = ", ".join(one.title for one in FORMATS.values() if one.keys)
-            raise InputError(f"{name} is no file of a tool that is known; known are {known}")
-        return found
+    def data(self, data: Mapping[str, Any], name: str) -> Reading:
+        """The data of a file: a run file's, a model's config.json, or another tool's."""
+        if not is_run_file(data) and file_format(data) is not None:
+            found = read_data(data, self.files)
+            assert found is not None
+            return found
+        if is_model_config(data):
+            rest = f"{name} is a model's config.json; the rest of the run has its defaults"
+            return Reading(tool=CONFIG, run={"model": {"config": data}}, assumed=[rest])
+        data = as_run_file(data, name)
+        if is_deepspeed(data):
+            return self.deepspeed(data)
+        if name == PASTED and not data.keys() & SECTIONS.keys():
+            unknown = next(iter(data), None)
+            said = "" if unknown is None else f"{unknown!r} is not a section of a run file, and "
+            raise InputError(f"{said}{PASTED} is not {KINDS}")
+        return Reading(tool=RUN_FILE, run=dict(data))
+
+    def deepspeed(self, data: Mapping[str, Any]) -> Reading:
+        """DeepSpeed's JSON, whose "auto" and number of ranks depend on the rest of the run."""
+        from ..deepspeed.read import run_file
+
+        settings, _ = self.door.options({"engine": {"type": "deepspeed"}})
+        found = run_file(data, model=self.door.model, settings=settings)
+        keys: dict[str, Effect] = dict.fromkeys(found.no_memory, "free")
+        return Reading(tool=DEEPSPEED, run=found.data, keys=keys, assumed=list(found.assumed))
+
+
+def model_name(word: str) -> str:
+    """The name of a model: a preset, `owner/model`, or the hub's page of it."""
+    if "://" in word or word.startswith(("huggingface.co/", "hf.co/")):
+        address = word if "://" in word else f"https://{word}"
+        try:
+            name = page(address.replace("http://", "https://", 1))
+        except HubError as error:
+            raise InputError(f"{word[:200]!r} is not a model: {error}") from None
+        if name is None:
+            raise InputError(f"{word[:200]!r} is not a model's page on huggingface.co")
+        return name
+    if catalog.find("index", word) is None and hub_name(word) is None:
+        raise InputError(f"{word[:80]!r} is not the name of a model; give it as owner/model")
+    return word

@@ -17,11 +17,10 @@ from ...ledger.units import MIB
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...runfile.program import Section
-from ...runfile.read import section, with_settings
+from ...runfile.read import parse, section, with_settings
 from ...runfile.resolve.resolve import resolve
 from ...runfile.text.errors import InputError
 from ...runfile.text.text_data import load_text
-from ...tools.read import read as read_run
 from ...training.engines.deepspeed.options import OPTIONS
 from ..translation.arguments import Values, tables
 from .auto import ZERO, HiddenSize, auto_assumptions, auto_values
@@ -73,7 +72,7 @@ def read(source: Source, *, num_gpus: int | None, model_ranks: int = 1) -> RunFi
     """
     file_sections = sections(source, num_gpus=num_gpus, model_ranks=model_ranks)
     training, engine = file_sections["training"], file_sections["engine"]
-    resolve(read_run({"model": ANY_MODEL, "training": training, "engine": engine}))
+    resolve(parse({"model": ANY_MODEL, "training": training, "engine": engine}))
     return file_sections
 
 

@@ -12,6 +12,9 @@ from .card import NamedCard
 
 Section = dict[str, Any]
 Effect = Literal["memory", "free", "refused"]
+# What is read that no other tool's program starts.
+RUN_FILE, CONFIG, MODEL, DEEPSPEED = "run file", "config.json", "model", "DeepSpeed"
+OWN = (RUN_FILE, CONFIG, MODEL)
 
 
 class Reading(Struct, kw_only=True):
@@ -44,6 +47,16 @@ class Reading(Struct, kw_only=True):
     def limit(self, key: str, why: str, could: Could = "either", **more: Any) -> None:
         """Name what is not modelled; `more`: the other fields of the limit."""
         self.limits.append(Limit(key=key, why=why, could=could, **more))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a run file, or a model alone, and no other tool's."""
+        return self.tool in OWN
+
+    @property
+    def is_deepspeed(self) -> bool:
+        """Whether it is DeepSpeed's JSON, which names no model."""
+        return self.tool == DEEPSPEED
 
     @property
     def run_file(self) -> Section:

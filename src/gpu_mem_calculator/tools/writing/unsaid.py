@@ -15,13 +15,13 @@ from ...run.recompute import RecomputeRule
 from ...run.run import Run
 from ...runfile.config import RunFile
 from ...runfile.keys.keys import LORA, key_row, run_fields
-from ...runfile.read import as_dict
+from ...runfile.read import as_dict, parse
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolve_training import AXES as MODEL_AXES
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.text_data import parse_text
-from ..read import read
+from ..program_section import with_program
 from ..reading.named_files import NamedFiles
 from ..reading.tools import read_command, read_data
 from ..shell.read import main_command, read_script
@@ -108,7 +108,7 @@ def read_sections(title: str, file: RunFile, data: Mapping[str, Any]) -> RunFile
         del given["model"]
     sections = {name: own[name] for name in ("model", "hardware") if name in own}
     try:
-        return read({**sections, **given})
+        return parse({**sections, **given}, translate=with_program)
     except InputError as error:
         raise _refusal(title, error) from None
 

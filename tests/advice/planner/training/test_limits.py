@@ -45,7 +45,7 @@ def test_every_set_up_of_a_search_can_be_resolved(engine: str) -> None:
     assert kept
     for one in kept[:: max(1, len(kept) // 60)]:
         settings = one.structure.settings
-        resolve(read(run_file(base_file(question), settings, one.sizes, question.sequences)))
+        resolve(read(run_file(base_file(question), settings, one.sizes, question.sequences)).file)
 
 
 def test_deepspeed_has_plans_on_several_gpus() -> None:

@@ -123,7 +123,7 @@ def question_of(file: dict[str, Any]) -> PlanQuestion:
 def test_the_first_choice_is_not_slower_than_a_published_run(row: str) -> None:
     """Each run as it was published, with every option, against the whole space of its question."""
     (file,) = (run.file for run in every_run()[0] if run.row.id == row)
-    theirs = resolve(read(file))
+    theirs = resolve(read(file).file)
     seconds = step_seconds(theirs.run, "megatron_lm", machine_of(theirs.hardware)).estimate
     question = question_of(file)
     found = search(list(structures(question)), question.sequences)

@@ -6,7 +6,7 @@ Keys of a run file that a user fixes or varies, in any of their names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from ....runfile.read import run_file_problems, section
 from ....runfile.resolve.card_name import fast_section
 from ....runfile.text.counts import parameter_count
 from ....runfile.text.errors import InputError, nearest, quoted
+from ....tools.read import Asked, read
 from ....training import engines
 from ..answers.plans import Plans, PlansSoFar
 from ..answers.question import (
@@ -30,6 +31,9 @@ from ..answers.question import (
     PlanQuestion,
 )
 from ..answers.serving_question import ServingQuestion
+
+if TYPE_CHECKING:
+    from ....tools.read import Anything
 
 Question = TypeVar("Question", PlanQuestion, ServingQuestion)
 # Short names of keys; `{}` is the section that has the sizes of parallelism.
@@ -122,7 +126,7 @@ def _varied(vary: Mapping[str, Sequence[Any]], *, served: bool) -> dict[str, lis
 
 MISSING = f"plan needs numpy: {install('plan')}"
 ANY = "any"  # every server
-Source = str | Mapping[str, Any]
+Source = str | Mapping[str, Any]  # of a model
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
 
 
@@ -139,7 +143,7 @@ def plan(
     price: float | None = None,
     tokens: int | str | None = None,
     top: int = 10,
-    candidates: Sequence[Source] | None = None,
+    candidates: Sequence[Anything | Asked] | None = None,
     goal: str = FASTEST,
     serve: str | None = None,
     progress: Progress | None = None,
@@ -155,7 +159,7 @@ def plan(
     - engine: the engines to search; all of them without it
     - fix, vary: keys of a run file with one value, and with several values to try
     - price: of a GPU for an hour; tokens: of the whole training, such as "1T"
-    - candidates: run files or their data, ranked as they are
+    - candidates: run files, commands or files of other tools, ranked as they are
     - goal: "fastest", "fewest_gpus", "largest_batch", "longest_context" or "largest_model"
     - serve: a server, or "any", instead of training; its targets are users, context, new_tokens,
       latency, first_token and throughput (`ServingQuestion`)
@@ -286,7 +290,9 @@ def _served_plans(asked: ServingQuestion, progress: Progress | None) -> Plans:
     return plan_serving(asked, lambda done, total, text: progress(text, done / max(1, total)))
 
 
-def _ranked(candidates: list[Source], price: float | None, tokens: int | None, top: int) -> Plans:
+def _ranked(
+    candidates: list[Anything | Asked], price: float | None, tokens: int | None, top: int
+) -> Plans:
     from ..training.candidates import rank_candidates
 
     plans = rank_candidates(candidates, price, tokens)
@@ -302,12 +308,11 @@ def _is_within(source: Any, run: Any) -> bool:
     return bool(source == run)
 
 
-def with_files(plans: Plans, sources: Mapping[str, Source]) -> Plans:
+def with_files(plans: Plans, sources: Mapping[str, Anything]) -> Plans:
     """The plans of candidates with the names of their files; `sources` by name."""
     from ....runfile.read import as_dict
-    from ....tools.read import read
 
-    runs = {name: as_dict(read(source)) for name, source in sources.items()}
+    runs = {name: as_dict(read(source).file) for name, source in sources.items()}
     named = []
     for one in plans.plans:
         file = next((name for name, run in runs.items() if _is_within(run, one.run)), None)

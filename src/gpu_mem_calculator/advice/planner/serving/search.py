@@ -127,7 +127,7 @@ def chosen_points(search: ServingSearch) -> list[ServingPoint]:
 
 def model_arch(question: ServingQuestion) -> Arch:
     """The architecture of the question's model."""
-    return find_model(read({"model": question.model}).model).arch
+    return find_model(read({"model": question.model}).file.model).arch
 
 
 def searched_axes(setups: list[ServingSetup]) -> dict[str, list[Any]]:

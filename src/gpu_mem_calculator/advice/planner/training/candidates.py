@@ -24,7 +24,7 @@ def rank_candidates(
 ) -> Plans:
     """Estimate each run file in full, and rank them."""
     begin = time.perf_counter()
-    runs = [as_dict(read(source)) for source in sources]
+    runs = [as_dict(read(source).file) for source in sources]
     serving = [bool(run.get("inference")) for run in runs]
     if all(serving):
         return rank_servers(runs, price, tokens)

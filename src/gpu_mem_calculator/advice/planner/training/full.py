@@ -45,7 +45,7 @@ class Tried(Struct, frozen=True, kw_only=True):
 
 def tried_run(run: Mapping[str, Any], settings: Mapping[str, Any]) -> Tried:
     """A run file, replayed."""
-    file = read(dict(run))
+    file = read(dict(run)).file
     resolved = resolve_training(file)
     figures = training_figures(resolved, ledgers=StagesTogether(resolved))
     return Tried(run=run, settings=settings, file=file, figures=figures)

@@ -38,7 +38,7 @@ def base_file(question: PlanQuestion) -> dict[str, Any]:
 def structures(question: PlanQuestion, refused: list[str] | None = None) -> Iterator[Structure]:
     """Every structure that an engine of the question accepts; `refused` gets why others are not."""
     base, why = base_file(question), [] if refused is None else refused
-    file = read({k: v for k, v in base.items() if k in ("model", "hardware", "training")})
+    file = read({k: v for k, v in base.items() if k in ("model", "hardware", "training")}).file
     arch, hardware = find_model(file.model).arch, find_hardware(file.hardware, None)
     seq = question.seq_len or default_sequence(arch.max_seq_len, file.model.max_seq_len)
     batch = question.sequences

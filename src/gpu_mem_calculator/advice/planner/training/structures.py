@@ -301,7 +301,7 @@ def _first_accepted(
     num_gpus = base["hardware"]["num_gpus"]
     for one in (one for one in sizes if makes_up(one, num_gpus, global_batch)):
         try:
-            file = read(run_file(base, settings, one, global_batch))
+            file = read(run_file(base, settings, one, global_batch)).file
             drafted = draft_training(file)
         except InputError as error:
             refused += [problem for problem in error.problems if problem not in refused]
