@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runfile.text.errors import InputError
+from ..tools.read import is_command, read
 from .output import show_answer
 from .parser import option_keys
-from .run_source import is_command
 
 CARD, AT = "hardware.gpu", "--at"
 KEYS = [key for key in option_keys("compare") if key != CARD]
@@ -91,20 +91,13 @@ def _run(
 
 def _read(words: Sequence[str]) -> dict[str, Any]:
     """The run file of a file, a command or a model's name."""
-    from ..tools.conversion.source import read_source
-    from ..tools.reading.named_files import NamedFiles
     from .main import is_run_file
     from .sizes import choose_model
 
     first = words[0]
     if len(words) == 1 and not is_run_file(first) and not is_command(first):
         return choose_model(first).with_settings("engine.type=pytorch").data()
-    readings = read_source(words, NamedFiles())
-    if len(readings) > 1:
-        raise InputError(f"{shlex.join(words)} starts {len(readings)} commands, and a run is one")
-    if readings[0].problems:
-        raise InputError(readings[0].problems)
-    return readings[0].run_file
+    return read(first if len(words) == 1 else list(words)).run
 
 
 def separated(words: Sequence[str]) -> list[str]:

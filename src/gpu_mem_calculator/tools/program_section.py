@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ..ledger.quoting import quoted
+from ..ledger.remember import remembered
 from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import shape_facts
 from ..runfile.find_model.model_source import find_model
@@ -15,6 +16,8 @@ from ..runfile.program import TRANSLATED, ModelFacts, Program, Setup, Translatio
 from ..runfile.text.errors import InputError, nearest
 from .translation.tools import translate
 
+MOST_KEPT = 256  # translations: those of a search among them
+TranslationKey = tuple[Program, int, bool, ModelFacts]
 RECOMPUTED = ("activation_checkpointing", "recompute")  # of `training`
 
 
@@ -80,8 +83,18 @@ def translation(program: Program, data: Mapping[str, Any]) -> Translation:
     hardware, model = data.get("hardware"), data.get("model")
     given = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
     count = given if isinstance(given, int) else 1
-    setup = Setup(num_gpus=count, has_model=bool(model), model=lambda: _model_facts(model))
-    return translate(program, setup)
+    facts = _model_facts(model)
+    try:
+        return _translated(msgspec.msgpack.encode((program, count, bool(model), facts)))
+    except (TypeError, OverflowError):  # of values that no file has, which the translation refuses
+        return translate(program, Setup(num_gpus=count, has_model=bool(model), model=lambda: facts))
+
+
+@remembered(MOST_KEPT, always=True)
+def _translated(key: bytes) -> Translation:
+    """The translation of a program for a number of GPUs and a model: made once for each."""
+    program, count, has_model, facts = msgspec.msgpack.decode(key, type=TranslationKey)
+    return translate(program, Setup(num_gpus=count, has_model=has_model, model=lambda: facts))
 
 
 def _model_facts(model: Any) -> ModelFacts:

@@ -20,7 +20,7 @@ from ..runfile.file_kinds import as_run_file, is_run_file
 from ..runfile.program import Program, Translation
 from ..runfile.read import NAMES_NO_MODEL, as_dict, parse, with_settings
 from ..runfile.text.errors import InputError
-from .reading import COMMAND, DATA, MODELFILE, PATH, SCRIPTS, TEXT, WORDS
+from .reading import COMMAND, DATA, MODELFILE, PATH, PYTHON, SCRIPTS, TEXT, WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,7 +184,7 @@ def _kind(source: Any, door: Door) -> str:
 def is_command(text: str) -> bool:
     """Whether a text is a command in quotes, or names a script or a Modelfile."""
     name = os.path.basename(text)
-    script = text.lower().endswith(SCRIPTS) or name.startswith(MODELFILE)
+    script = text.lower().endswith((*SCRIPTS, PYTHON)) or name.startswith(MODELFILE)
     return script or (" " in text.strip() and not os.path.exists(text))
 
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import catalog
 from ...catalog.hub.bounds import HubError
 from ...catalog.hub.names import hub_name, is_address, printable_name
+from ...ledger.remember import remembered
 from ...models.arch.arch import Arch
 from ...models.families import UnknownFamilyError, read_config
 from ...models.families.config import ConfigError
@@ -73,14 +75,37 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     headers: also read the tensors of its checkpoint, as servers load them; else only its
     config.json is read.
     """
+    try:
+        key = _key(model)
+        return _look_up(model, headers) if key is None else _kept(key)
+    except (ConfigError, UnknownFamilyError, HubError) as error:
+        raise InputError(str(error)) from None
+
+
+def _key(model: ModelConfig) -> bytes | None:
+    """What tells a model from others that no file and no address can change; None for the rest."""
+    if model.recorded is not None or (
+        model.config is None and exact_preset(name_with_revision(model)) is None
+    ):
+        return None
+    try:
+        return msgspec.msgpack.encode(model)
+    except (TypeError, OverflowError):  # of a config that no file has
+        return None
+
+
+@remembered(64, always=True)
+def _kept(key: bytes) -> ResolvedModel:
+    return _look_up(msgspec.msgpack.decode(key, type=ModelConfig), headers=False)
+
+
+def _look_up(model: ModelConfig, headers: bool) -> ResolvedModel:
+    """The same, looked up."""
     parameters = None
     if model.num_parameters is not None:
         parameters = parameter_count(model.num_parameters)
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
-    try:
-        resolved = _find(model, name_with_revision(model), numbers, parameters, headers)
-    except (ConfigError, UnknownFamilyError, HubError) as error:
-        raise InputError(str(error)) from None
+    resolved = _find(model, name_with_revision(model), numbers, parameters, headers)
     layer_size, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != layer_size:
         own = f"the model's own is {layer_size:,}"

@@ -1,0 +1,161 @@
+"""Every door reads the same: the command line, Python, the service and the page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("starlette")
+
+from gpu_mem_calculator.cli.run_source import run_source
+from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.read import Asked, Door, read, read_all
+from gpu_mem_calculator.web.pasted_text import asked, read_pasted
+from tests.corpus import sampled
+from tests.tools.corpora.score import CARD, MODEL, rows
+
+FILES = ("axolotl", "deepspeed", "llamafactory", "megatron", "swift")
+COMMANDS = ("huggingface", "llamacpp", "ollama", "sglang", "tensorrt_llm", "tgi", "vllm")
+SCRIPTS = ("huggingface", "megatron", "openrlhf", "swift", "verl")
+FOLDER = Path(__file__).parents[1] / "tools" / "jobs"
+JOBS = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("*.sh")])
+
+
+def of_kind(key: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """The rows of corpora that have a key, and nothing that stands in other files."""
+    found = {row["source"]: row for name in names for row in rows(name)}
+    return {source: row for source, row in found.items() if row.keys() <= {key, "source"}}
+
+
+def said(found: Asked) -> dict[str, Any]:
+    """What was read, to be compared."""
+    reading = found.reading
+    assert reading is not None
+    limits = [str(one) for one in reading.limits]
+    return {"tool": reading.tool, "run": found.run, "keys": reading.keys, "limits": limits}
+
+
+def heard(door: Callable[[], Any]) -> Any:
+    """What a door says: a reading, or its problems."""
+    try:
+        found = door()
+    except InputError as error:
+        return error.problems
+    return [said(one) for one in found] if isinstance(found, list) else [said(found)]
+
+
+def of_calculate(source: str) -> Asked:
+    """What `gpu-mem-calc calculate SOURCE` reads."""
+    return run_source(
+        argparse.Namespace(config=source, preset=None, model=None, settings=[]), needs_model=False
+    )
+
+
+def figures(run: Mapping[str, Any]) -> Any:
+    """The bytes of a run on a card; or the sentences that refuse it."""
+    data = {**run, "hardware": {**CARD, **(run.get("hardware") or {})}}
+    if "model" not in run and "program" not in run:  # DeepSpeed's JSON names none
+        data["model"] = {"name": MODEL}
+    try:
+        result = full_estimate(data, replay=False).result
+    except InputError as error:
+        return error.problems
+    return result.allocated_bytes, result.total_memory_per_gpu_gb, result.serving
+
+
+def same(*doors: Callable[[], Any]) -> Any:
+    """The reading that all doors give."""
+    first, *others = map(heard, doors)
+    for other in others:
+        assert other == first
+    return first
+
+
+def page_agrees(found: Any, text: str) -> None:
+    """The page's run has the figures of what was read, though it has the keys that a program means;
+    or it is refused for the same reason.
+    """
+    if len(found) == 1 and isinstance(found[0], dict):
+        try:
+            shown = figures(read_pasted(text)["run"])
+        except InputError as error:
+            shown = error.problems
+        assert shown == figures(found[0]["run"])
+
+
+@pytest.mark.parametrize("row", sampled(of_kind("data", FILES), 24))
+def test_a_tools_file(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path, after `check`, as data, and pasted."""
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps(row["data"])
+    Path("file.json").write_text(text, encoding="utf-8")
+    found = same(
+        lambda: of_calculate("file.json"),
+        lambda: read("file.json"),
+        lambda: read_all(["file.json"]),
+        lambda: read(row["data"]),
+        lambda: asked({"text": text}),
+        lambda: asked(row["data"]),
+    )
+    page_agrees(found, text)
+
+
+@pytest.mark.parametrize("row", sampled(of_kind("words", COMMANDS), 24))
+def test_a_command(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In quotes, after `check`, as words, and pasted."""
+    monkeypatch.chdir(tmp_path)
+    text = shlex.join(row["words"])
+    found = same(
+        lambda: read_all(row["words"]),
+        lambda: of_calculate(text),
+        lambda: read(text),
+        lambda: asked({"text": text}),
+    )
+    page_agrees(found, text)
+
+
+@pytest.mark.parametrize("row", sampled(of_kind("script", SCRIPTS), 24))
+def test_a_script(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path, after `check`, and pasted."""
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text(row["script"], encoding="utf-8")
+    found = same(
+        lambda: read_all(["bash", "run.sh"]),
+        lambda: read_all("run.sh"),
+        lambda: read_all(row["script"], Door(folder=None)),
+    )
+    page_agrees(found, row["script"])
+
+
+@pytest.mark.parametrize("row", sampled(of_kind("documents", ("manifests",)), 12))
+def test_a_manifest(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path, after `check`, and pasted."""
+    monkeypatch.chdir(tmp_path)
+    text = yaml.safe_dump_all(row["documents"])
+    Path("file.yaml").write_text(text, encoding="utf-8")
+    found = same(
+        lambda: read_all(["file.yaml"]),
+        lambda: read_all("file.yaml"),
+        lambda: read_all(text, Door(folder=None)),
+    )
+    page_agrees(found, text)
+
+
+@pytest.mark.parametrize("path", sampled({one.name: one for one in JOBS}, 8))
+def test_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Kubernetes job, or a Slurm script."""
+    monkeypatch.chdir(path.parent)
+    text = path.read_text(encoding="utf-8")
+    same(
+        lambda: read_all([path.name]),
+        lambda: read_all(path.name),
+        lambda: read_all(text, Door(folder=None)),
+    )
