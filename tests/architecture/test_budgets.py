@@ -12,9 +12,13 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from gpu_mem_calculator import serving
 from gpu_mem_calculator.run.recompute import FULL, SELECTIVE
 from gpu_mem_calculator.serving import server_names
-from gpu_mem_calculator.training.engines import engine_names
+from gpu_mem_calculator.tools.reading.tools import FORMATS
+from gpu_mem_calculator.tools.translation.tools import TOOLS
+from gpu_mem_calculator.tools.writing.writers import WRITERS
+from gpu_mem_calculator.training.engines import engine_names, shorthands, spellings
 from gpu_mem_calculator.training.losses import LOSSES
 from gpu_mem_calculator.training.optimizers import OPTIMIZERS
 from tests.conftest import ROOT
@@ -23,6 +27,12 @@ from tests.docs.test_documents import script
 SOURCE = ROOT / "src" / "gpu_mem_calculator"
 LINES, PAIRS = 74_000, 69
 MOST_LINES = 400  # of a file
+# Names that a tool shares with an engine, a server, an implementation of a model, or an ending.
+SHARED_WORDS = {
+    *(*engine_names(), *server_names(), *shorthands(), *spellings(), *serving.spellings()),
+    *("megatron", "torchtitan", "lightning", "json", "yaml", "toml"),
+}
+TOOL_NAMES = tuple(sorted({*FORMATS, *TOOLS, *WRITERS} - SHARED_WORDS))
 # Names, and the folders and files that are their home. Tools and the laboratory speak of all.
 HOMES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (tuple(LOSSES), ("training/losses.py", "run/recompute.py")),
@@ -30,6 +40,8 @@ HOMES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (tuple(engine_names()), ("training/engines/",)),
     (tuple(server_names()), ("serving/",)),
     ((FULL, SELECTIVE), ("run/recompute.py", "training/losses.py")),
+    # releases that were read are a framework's, a kernel is a package's
+    (TOOL_NAMES, ("ledger/frameworks.py", "training/losses.py")),
 )
 SPEAK_OF_ALL = ("tools/", "lab/")
 # File names that mean the same in each folder of a room, so that a reader finds them by name.
@@ -117,6 +129,12 @@ def pairs() -> list[tuple[str, str]]:
         }
         found += [(name, place) for name in sorted(named)]
     return found
+
+
+def test_no_name_of_a_tool_stands_outside_its_room() -> None:
+    """Others ask its row: which tools train adapters, what the page offers."""
+    assert {"axolotl", "llamafactory", "swift", "trl", "verl"} <= {*TOOL_NAMES}
+    assert [one for one in pairs() if one[0] in TOOL_NAMES] == []
 
 
 def test_a_name_stands_in_few_files() -> None:

@@ -13,11 +13,11 @@ from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError, nearest
 from ..tools.deepspeed import write as deepspeed
-from ..tools.writing.writers import write_run
+from ..tools.writing.writers import WRITERS, write_run
 from .pasted_text import asked
 
 RUN_FILES = {"json": to_json, "yaml": to_yaml}
-EXPORTS = (*RUN_FILES, "deepspeed", "accelerate", "axolotl")
+EXPORTS = (*RUN_FILES, *(name for name, row in WRITERS.items() if row.page))
 
 
 def export(body: Any, options: Mapping[str, str]) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def _served_model(
     data: dict[str, Any], row: catalog.Row, command: InferCommand | None
 ) -> ServingChange | None:
     """A preset on the run's GPUs; None where it does not fit or holds no whole sequence."""
-    file = read({**data, "model": {"name": row["name"]}})
+    file = read({**data, "model": {"name": row["name"]}}).file
     assert file.inference is not None
     try:
         found = full_estimate(file, replay=False)

@@ -18,10 +18,9 @@ from ...runfile.text.text_data import parse_text
 from ...tools.read import read
 from ...tools.reading.named_files import NamedFiles
 from ...tools.reading.tools import read_data
-from ...tools.writing.writers import find_format, write_run
+from ...tools.writing.writers import WRITERS, find_format, write_run
 
 FILENAME = "run.json"  # each tool reads JSON as it reads YAML, and it takes less to write and read
-TOOLS = ("trl", "llamafactory", "axolotl")  # those that train adapters from one file
 
 
 class OtherTool(Struct, frozen=True):
@@ -41,7 +40,7 @@ def other_tools(estimate: Estimate) -> Iterator[OtherTool]:
     something is not modelled, is left out.
     """
     file = read(estimate.result.run).file
-    for name in TOOLS:
+    for name in sorted(filter(_adapters, WRITERS), key=_adapters):
         try:
             written = write_run(name, file, estimate.resolved, output=FILENAME)
             run = _read_back(written.text, written.beside)
@@ -51,6 +50,10 @@ def other_tools(estimate: Estimate) -> Iterator[OtherTool]:
         except InputError:
             continue
         yield OtherTool(find_format(name).title, total_bytes(result), written.unsaid)
+
+
+def _adapters(name: str) -> int:
+    return WRITERS[name].adapters
 
 
 def _read_back(text: str, beside: Mapping[str, str]) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from ...ledger import frameworks
 from ...ledger.secrets import REASON, hidden, hidden_words, hide, without_secrets
 from ...runfile.file_kinds import is_model_config, is_run_file
 from ...runfile.text.errors import InputError
-from ..translation.arguments import argument_data
+from ..rows import READ, tool_rows
 from .command import Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
@@ -39,7 +38,7 @@ class UnknownToolError(InputError):
 class Format(Struct, frozen=True, kw_only=True):
     """A tool: its title, the release that was read, and how its commands and files are recognised.
 
-    - `folder`: the folder beside this one; its `read.py` has `read_command(command)` and, where
+    - `folder`: the folder of the row; its `read.py` has `read_command(command)` and, where
       the tool has files, `read_data(data, files)`
     - `programs`: patterns of the program's name, with its first argument where that decides
       (`vllm serve`); `modules`: patterns of modules that `python -m` starts;
@@ -64,9 +63,7 @@ def _format(folder: str, row: Mapping[str, Any]) -> Format:
 
 
 # One row for each tool, in the order in which they are tried.
-FORMATS: Mapping[str, Format] = {
-    name: _format(name, row) for name, row in argument_data("tools", Path(__file__).parent).items()
-}
+FORMATS: Mapping[str, Format] = {name: _format(name, row) for name, row in tool_rows(READ).items()}
 
 
 def read_command(command: Command) -> Reading:

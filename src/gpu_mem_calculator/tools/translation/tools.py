@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ...ledger.quoting import quoted
 from ...runfile.program import Program, Setup, Translation
+from ..rows import TRANSLATE, refused_programs, tool_rows
 from .arguments import (
     MEMORY,
     ArgumentTable,
@@ -31,10 +32,10 @@ from .arguments import (
 
 TYPES: Mapping[str, type] = {"an object": Mapping, "true or false": bool, "a text": str}
 OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
-DATA = argument_data("tools", Path(__file__).parent)
-KINDS: Mapping[str, list[str]] = DATA["kinds"]  # names of arguments whose values are of one kind
+# Names of arguments whose values are of one kind.
+KINDS: Mapping[str, list[str]] = argument_data("kinds", Path(__file__).parent)["kinds"]
 # Tools that were read and cannot be answered: why, and which set-up can.
-REFUSED_TOOLS: Mapping[str, str] = DATA["refused"]
+REFUSED_TOOLS: Mapping[str, str] = refused_programs()
 TRAINER = "transformers.Trainer"
 ONLINE = ("trl.GRPOTrainer", "trl.RLOOTrainer")  # they generate what they train on
 STARTED = ("transformers", "trl", "lightning")  # tools that trace and measure can start
@@ -102,7 +103,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 
 # One row for each tool, by the name in `program.tool`.
-TOOLS: Mapping[str, Tool] = msgspec.convert(DATA["tools"], dict[str, Tool])
+TOOLS: Mapping[str, Tool] = msgspec.convert(tool_rows(TRANSLATE), dict[str, Tool])
 
 
 def translate(program: Program, setup: Setup) -> Translation:

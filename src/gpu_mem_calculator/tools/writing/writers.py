@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -17,15 +16,13 @@ from ...run.served import PLACEHOLDER
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, nearest
-from ..translation.arguments import argument_data
+from ..rows import WRITE, tool_rows
 from .unsaid import read_back, unsaid_sentences
 from .written import Written, comment_lines, launch_words
 
 UNNAMED = f"{PLACEHOLDER} stands for the name or path of the model"
 UNSAID = "Not as in the run, because {title} has no key for it:"
 Writer = Callable[[RunFile, ResolvedRun], str | Written]
-# One row for each format, by the name in `convert --to`.
-ROWS = argument_data("writers", Path(__file__).parent)
 
 
 class OutputFormat(Struct, frozen=True, kw_only=True):
@@ -41,6 +38,8 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     - `read`: how its reader takes the text (unsaid.py), to find what the text does not say;
       empty where the writer itself knows
     - `comments`: whether it may have comments
+    - `adapters`: the place of its tool among those that train adapters from one file; 0 for others
+    - `page`: whether the page offers it
     """
 
     title: str
@@ -53,9 +52,12 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     serves: bool = False
     read: str = ""
     comments: bool = True
+    adapters: int = 0
+    page: bool = False
 
 
-WRITERS: Mapping[str, OutputFormat] = msgspec.convert(ROWS, dict[str, OutputFormat])
+# One row for each format, by the name in `convert --to`.
+WRITERS: Mapping[str, OutputFormat] = msgspec.convert(tool_rows(WRITE), dict[str, OutputFormat])
 
 
 def write_run(
