@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from . import lock
-from .index import Files, Release, ReleaseError, releases, version_key
+from .index import Files, Release, ReleaseError, TaggedFiles, releases, tagged, version_key
 from .read import read
 
 SETTINGS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "tables.toml").read_text("utf-8")
 )
 AT_ONCE = 6
+KINDS = (
+    *("classes", "nested", "parsers", "functions", "assigned", "variables", "constants", "yaml"),
+)  # of what is read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tables", nargs="*", help="tables, or the first part of their names")
     parser.add_argument("--release", action="append", default=[], help="read this release")
     parser.add_argument("--again", action="store_true", help="read every release anew")
+    parser.add_argument(
+        "--clone",
+        action="append",
+        default=[],
+        metavar="PACKAGE=PATH",
+        help="a clone of the repository of a package that is not on the package index",
+    )
     options = parser.parse_args(arguments)
+    clones = dict(text.split("=", 1) for text in options.clone)
     chosen = [one for one in SETTINGS if one.startswith(tuple(options.tables or [""]))]
     if not chosen:
         print(f"no table begins with {options.tables}; there are {', '.join(SETTINGS)}")
@@ -37,15 +48,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     packages = dict.fromkeys(SETTINGS[one]["package"] for one in chosen)
     for package in packages:
         tables = [one for one in chosen if SETTINGS[one]["package"] == package]
-        print(*update(package, tables, options.release, options.again), sep="\n", flush=True)
+        tagged_as = SETTINGS[tables[0]].get("tags")
+        if tagged_as and package not in clones:
+            print(
+                f"{package}: not on the package index; --clone {package}=PATH names a clone of it"
+            )
+            continue
+        listed = tagged(clones[package], tagged_as) if tagged_as else releases(package)
+        lines = update(package, tables, listed, options.release, options.again)
+        print(*lines, sep="\n", flush=True)
     return 0
 
 
 def update(
-    package: str, tables: Sequence[str], named: Sequence[str] = (), again: bool = False
+    package: str,
+    tables: Sequence[str],
+    listed: Sequence[Release],
+    named: Sequence[str] = (),
+    again: bool = False,
 ) -> list[str]:
     """Write the locks of a package's tables; a line for each, and for what cannot be read."""
-    listed = releases(package)
     oldest = min((SETTINGS[one]["oldest"] for one in tables), key=version_key)
     wanted = [
         one
@@ -56,7 +78,7 @@ def update(
 
     def one(release: Release) -> tuple[Release, dict[str, Any], str]:
         try:
-            files = Files(release)
+            files = Files(release) if release.size else TaggedFiles(release)
             return release, {t: read(files, SETTINGS[t]) for t in tables if _in(t, release)}, ""
         except (ReleaseError, OSError, SyntaxError) as error:
             return release, {}, f"{package} {release.version} cannot be read: {error}"
@@ -101,11 +123,7 @@ def _write(table: str, results: Sequence[Any], again: bool) -> str:
 
 
 def _reads(settings: dict[str, Any]) -> list[str]:
-    return [
-        one
-        for kind in ("classes", "parsers", "functions", "constants")
-        for one in settings.get(kind, ())
-    ]
+    return [one for kind in KINDS for one in settings.get(kind, ())]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from urllib.request import Request, urlopen
 
 INDEX = "https://pypi.org/pypi/{}/json"
 FINAL = re.compile(r"\d+(?:\.\d+)*(?:\.?post\d+)?")  # neither a candidate nor of a development day
+INSTALLED = re.compile(
+    r"^[^/]+\.data/(?:purelib|platlib)/"
+)  # a wheel's folders of what it installs
 WHOLE = 4_000_000  # bytes of a file that is read as a whole
 PIECE = 1 << 18  # bytes that are read ahead
 TIMEOUT = 120
@@ -82,14 +86,21 @@ class Files:
     @cached_property
     def names(self) -> frozenset[str]:
         """The paths of all files."""
+        return frozenset(self._members)
+
+    @cached_property
+    def _members(self) -> dict[str, str]:
+        """The members of the archive by the paths at which they are installed."""
         archive = self._archive
-        return frozenset(archive.namelist() if isinstance(archive, zipfile.ZipFile) else archive)
+        found = archive.namelist() if isinstance(archive, zipfile.ZipFile) else list(archive)
+        return {INSTALLED.sub("", name): name for name in found}
 
     def text(self, path: str) -> str:
         """The text of a file."""
         if path not in self._texts:
             archive = self._archive
-            data = archive.read(path) if isinstance(archive, zipfile.ZipFile) else archive[path]
+            name = self._members[path]
+            data = archive.read(name) if isinstance(archive, zipfile.ZipFile) else archive[name]
             self._texts[path] = data.decode(errors="replace")
         return self._texts[path]
 
@@ -135,3 +146,42 @@ class _Ranges(io.RawIOBase):
         buffer[: len(data)] = data
         self._place += len(data)
         return len(data)
+
+
+def tagged(clone: str, tags: str) -> list[Release]:
+    """The releases of a clone, the oldest first; `tags`: a pattern whose group is the version."""
+    lines = _git(
+        clone, "for-each-ref", "--format=%(refname:short) %(creatordate:short)", "refs/tags"
+    )
+    found = []
+    for tag, date in (line.split() for line in lines.splitlines()):
+        if match := re.fullmatch(tags, tag):
+            found.append(Release(match[1], date, tag, clone, 0))
+    return sorted(found, key=lambda one: version_key(one.version))
+
+
+class TaggedFiles:
+    """The files of a release in a clone, by path."""
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The paths of all files."""
+        listed = _git(
+            self.release.url, "ls-tree", "-r", "--name-only", f"refs/tags/{self.release.name}"
+        )
+        return frozenset(listed.splitlines())
+
+    def text(self, path: str) -> str:
+        """The text of a file."""
+        return _git(self.release.url, "show", f"refs/tags/{self.release.name}:{path}")
+
+
+def _git(clone: str, *arguments: str) -> str:
+    command = ("git", "-C", clone, *arguments)
+    result = subprocess.run(command, capture_output=True, check=False)
+    if result.returncode:
+        raise ReleaseError(f"git {' '.join(arguments)}: {result.stderr.decode().strip()}")
+    return result.stdout.decode(errors="replace")

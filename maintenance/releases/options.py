@@ -1,4 +1,4 @@
-"""What a release says of each argument: classes of fields, parsers and functions, read from text.
+"""What a release says of each argument: classes of fields and functions, read from text.
 
 An argument is a mapping of `default` (or `computed`, or `required`), `type`, `choices`, `form` (how
 it is written in a command: flag, switch, list, repeated; else with one value) and `flags` (other
@@ -12,23 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .source import Binding, Place, Source, bound
-from .values import ComputedError, Kind, Values, code
+from .values import ComputedError, Kind, Values
 
 Argument = dict[str, Any]
 Arguments = dict[str, Argument]
-ADDS = {"add_argument", "option"}  # of argparse, of click
-CLASS_KEYWORDS = {"get_kwargs"}  # of vLLM: the keywords of a class's fields, by name
-WHOLE_CLASS = {"add_cli_args_from_dataclass"}  # of SGLang
 META = {"Arg", "HfArg"}
-SUPPRESS = "argparse.SUPPRESS"
-# What functions convert to, where they do not say so.
-CONVERTERS = {
-    "json.loads": ("dict",),
-    "nullable_str": ("str", "None"),
-    "human_readable_int": ("int",),
-    "json_list_type": ("list",),
-}
-STORES = {"store_true": True, "store_false": False}
 
 
 class Reader:
@@ -71,12 +59,17 @@ class Reader:
         state = self.values.default(node.value, at)
         argument = _argument(state, kind)
         if "choices" in meta or "choices" in _metadata(given):
-            argument |= self._choices(meta.get("choices") or _metadata(given)["choices"], at)
+            argument |= self.choices(meta.get("choices") or _metadata(given)["choices"], at)
+        told = _metadata(given).get("argparse_meta")
+        if isinstance(told, ast.Dict):
+            pairs = zip(told.keys, told.values, strict=True)
+            meta = {str(getattr(key, "value", "")): value for key, value in pairs} | meta
+            meta["aliases"] = meta.get("arg_names", ast.List(elts=[]))
         aliases = meta.get("aliases") or given.get("aliases") or _metadata(given).get("aliases")
         if flags := [*self._texts(meta.get("cli_name"), at), *self._texts(aliases, at)]:
-            argument["flags"] = [one for one in flags if one != _flag(node.target.id)]
+            argument["flags"] = [one for one in flags if one != flag_of(node.target.id)]
         if "nargs" in meta:
-            argument |= _form_of_count(self._plain(meta["nargs"], at))
+            argument |= form_of_count(self.plain(meta["nargs"], at))
         return argument
 
     def _meta(self, annotation: ast.expr) -> dict[str, ast.expr]:
@@ -87,20 +80,70 @@ class Reader:
         return {}
 
     def _texts(self, node: ast.expr | None, at: Place) -> list[str]:
-        value = self._plain(node, at) if node else None
+        value = self.plain(node, at) if node else None
         return [value] if isinstance(value, str) else value if isinstance(value, list) else []
 
-    def _plain(self, node: ast.expr, at: Place) -> Any:
+    def plain(self, node: ast.expr, at: Place) -> Any:
+        """The value of an expression; None where only runs can tell it."""
         try:
             return self.values.value(node, at)
         except ComputedError:
             return None
 
-    def _choices(self, node: ast.expr, at: Place) -> Argument:
+    def choices(self, node: ast.expr, at: Place) -> Argument:
         """The choices, where they can be computed: lists of plain values."""
-        value = self._plain(node, at)
+        value = self.plain(node, at)
         choices = [one for one in value if one is not None] if isinstance(value, list) else []
         return {"choices": choices} if choices else {}
+
+    def nested(self, place: Place, prefix: str = "", left: int = 5) -> Arguments:
+        """The fields of a class; of one that holds a class with fields, also those behind a dot."""
+        found: Arguments = {}
+        for owner in list(self.source.lineage(place))[::-1]:
+            assert isinstance(owner.node, ast.ClassDef)
+            for node in _statements(owner.node.body):
+                if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                    continue
+                at = Place(owner.path, (Binding(node),), owner.node)
+                name = f"{prefix}{node.target.id}"
+                inner = self._held(node.annotation, at) if left else None
+                if field := self._field(node, at, every=False):
+                    found[name] = field
+                    found |= self.nested(inner, f"{name}.", left - 1) if inner else {}
+        return found
+
+    def _held(self, annotation: ast.expr, at: Place) -> Place | None:
+        """The class with fields that an annotation names, alone or beside None."""
+        for node in ast.walk(annotation):
+            if isinstance(node, ast.Name) and "dict" in self.values.kind(node, at).words:
+                place = self.source.dotted(at.path, node)
+                if place and isinstance(place.node, ast.ClassDef):
+                    return place
+        return None
+
+    def variables(self, path: str) -> Arguments:
+        """Annotated names in capitals of a file: variables of the environment, with defaults."""
+        found: Arguments = {}
+        for name, bindings in self.source.names(path).items():
+            node = bindings[-1].node
+            if isinstance(node, ast.AnnAssign) and name.isupper():
+                at = Place(path, (bindings[-1],))
+                kind = self.values.kind(node.annotation, at)
+                found[name] = _argument(self.values.default(node.value, at), kind)
+        return found
+
+    def assigned(self, place: Place) -> Arguments:
+        """Names in capitals that a class assigns calls to: the first argument is the default."""
+        assert isinstance(place.node, ast.ClassDef)
+        found: Arguments = {}
+        for name, bindings in bound(place.node.body).items():
+            value = getattr(bindings[-1].node, "value", None)
+            if name.isupper() and isinstance(value, ast.Call) and value.args:
+                at = Place(place.path, (bindings[-1],), place.node)
+                type_ = getattr(value.func, "id", "").lower()
+                words = tuple(one for one in ("bool", "int", "float", "str") if one in type_)
+                found[name] = _argument(self.values.default(value.args[0], at), Kind(words[:1]))
+        return found
 
     def parameters(self, place: Place) -> Arguments:
         """The parameters of a function, without self."""
@@ -120,218 +163,25 @@ class Reader:
             if one.arg not in ("self", "cls")
         }
 
-    def constants(self, path: str, ending: str = "_DEFAULT") -> Arguments:
-        """Constants of a file that are names of keys, each with the default of that name."""
+    def constants(self, path: str, sections: Mapping[str, str]) -> Arguments:
+        """Constants of a file that are names of keys, each with the default of that name.
+
+        - sections: of keys, by the beginnings of their constants' names
+        """
+        ending = "_DEFAULT"
         found: Arguments = {}
         for name in self.source.names(path):
             at = self.source.find(path, name)
             if at is None or not name.isupper() or name.endswith(ending):
                 continue
-            key = self._plain(ast.Name(name), Place(path))
+            key = self.plain(ast.Name(name), Place(path))
             if isinstance(key, str) and key.replace("_", "").isalnum():
                 default = self.source.find(path, name + ending)
                 if default:
                     state = self.values.default(ast.Name(name + ending), Place(path))
-                    found[key] = _argument(state, Kind(()))
+                    section = next((v for k, v in sections.items() if name.startswith(k)), "")
+                    found[f"{section}{key}"] = _argument(state, Kind(()))
         return found
-
-    def parser(self, place: Place, known: Arguments, fields: Arguments) -> Arguments:
-        """The options that a function adds to a parser.
-
-        - known: those that were found before
-        - fields: of the class whose arguments they are
-        """
-        assert isinstance(place.node, ast.FunctionDef | ast.AsyncFunctionDef)
-        self.values.local = bound(place.node.body)
-        classes = self._keyword_classes(place)
-        changes = self._changes(place, classes)
-        found: Arguments = dict(known)
-        for call in _calls(place.node):
-            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-            if name in ADDS and isinstance(call.func, ast.Attribute):
-                self._add(found, call, place, classes, changes, fields)
-            elif name in WHOLE_CLASS and len(call.args) > 1:
-                one = self.source.dotted(place.path, call.args[1], place.owner)
-                if one and isinstance(one.node, ast.ClassDef):
-                    found |= {k: written(v) for k, v in self.fields(one).items()}
-        for loop in ast.walk(place.node):
-            if isinstance(loop, ast.For) and (whole := _items_of(loop.iter)) in classes:
-                kept = self._customized(classes[whole], place)
-                rows = self.fields(classes[whole])
-                changed = {**changes.get(whole, {}), **kept}
-                found |= {k: _changed(written(v), changed.get(k, {})) for k, v in rows.items()}
-        return found
-
-    def _keyword_classes(self, place: Place) -> dict[str, Place]:
-        """The classes whose keywords a function's variables hold."""
-        classes = {}
-        for node in ast.walk(place.node or ast.Pass()):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                call, target = node.value, node.targets[0]
-                if getattr(call.func, "id", "") in CLASS_KEYWORDS and isinstance(target, ast.Name):
-                    one = self.source.dotted(place.path, call.args[0], place.owner)
-                    if one and isinstance(one.node, ast.ClassDef):
-                        classes[target.id] = one
-        return classes
-
-    def _customized(self, of: Place, place: Place) -> dict[str, Argument]:
-        """What the class's own methods change of its keywords."""
-        changed: dict[str, Argument] = {}
-        for one in list(self.source.lineage(of))[::-1]:
-            assert isinstance(one.node, ast.ClassDef)
-            for node in one.node.body:
-                if isinstance(node, ast.FunctionDef) and node.name == "_customize_cli_kwargs":
-                    name = node.args.args[-1].arg
-                    method = Place(one.path, (Binding(node),), one.node)
-                    changed |= self._changes(method, {name: of}).get(name, {})
-        return changed
-
-    def _changes(
-        self, place: Place, classes: Mapping[str, Place]
-    ) -> dict[str, dict[str, Argument]]:
-        """What a function sets or deletes in the keywords of a class, by variable and field."""
-        changes: dict[str, dict[str, Argument]] = {}
-        for node in ast.walk(place.node or ast.Pass()):
-            targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
-            for target in targets:
-                match target:
-                    case ast.Subscript(
-                        value=ast.Subscript(
-                            value=ast.Name(id=name), slice=ast.Constant(value=str() as field)
-                        ),
-                        slice=ast.Constant(value=str() as key),
-                    ) if name in classes:
-                        value = node.value if isinstance(node, ast.Assign) else None
-                        own = changes.setdefault(name, {}).setdefault(field, {})
-                        own[key] = self._keyword(key, value, place)
-        return changes
-
-    def _keyword(self, key: str, value: ast.expr | None, place: Place) -> Argument | None:
-        """What a keyword of add_argument says of an argument; None where it is deleted."""
-        if value is None:
-            return None
-        if key == "default":
-            if code(value) == SUPPRESS:
-                return {"default": None}
-            return self.values.default(value, Place(place.path, (), place.owner))
-        if key == "type":
-            return {"type": self._converter(value, place).text}
-        if key == "choices":
-            return self._choices(value, Place(place.path, (), place.owner))
-        if key == "nargs":
-            return _form_of_count(self._plain(value, place))
-        if key == "action":
-            return self._action(value)
-        return {}
-
-    def _action(self, value: ast.expr) -> Argument:
-        """What an action says: a flag takes no value, append takes several times one."""
-        name = str(getattr(value, "value", "")) if isinstance(value, ast.Constant) else code(value)
-        last = name.rpartition(".")[2]
-        if last in STORES or last == "BooleanOptionalAction" or "StoreTrue" in last:
-            form = "off" if last == "store_false" else "flag"
-            return {"form": form, "type": "bool"} | (
-                {"default": last == "store_false"} if last in STORES else {}
-            )
-        if last == "StoreBoolean":
-            return {"type": "bool"}
-        if last in ("append", "extend"):
-            return {"form": "repeated"}
-        if last == "store_const" or "Const" in last:
-            return {"form": "flag"}
-        return {}
-
-    def _converter(self, value: ast.expr, place: Place) -> Kind:
-        """What values a `type=` takes."""
-        name = code(value)
-        if name in CONVERTERS:
-            return Kind(CONVERTERS[name])
-        if isinstance(value, ast.Call):
-            inner = [self._converter(one, place) for one in value.args[:1]]
-            optional = ("None",) if "optional" in name else ()
-            return Kind((*(inner[0].words if inner else ("any",)), *optional))
-        if isinstance(value, ast.Name) and value.id in ("int", "float", "str", "bool"):
-            return Kind((value.id,))
-        found = self.source.dotted(place.path, value, place.owner)
-        if found and isinstance(found.node, ast.FunctionDef) and found.node.returns:
-            return self.values.kind(found.node.returns, found)
-        return Kind((name.rpartition(".")[2],)) if "lambda" not in name else Kind(("any",))
-
-    def _add(
-        self,
-        found: Arguments,
-        call: ast.Call,
-        place: Place,
-        classes: Mapping[str, Place],
-        changes: Mapping[str, dict[str, Argument]],
-        fields: Arguments,
-    ) -> None:
-        """Add the option of one call to those that were found."""
-        at = Place(place.path, (), place.owner)
-        flags = [str(a.value) for a in call.args if isinstance(a, ast.Constant)]
-        given = {word.arg: word.value for word in call.keywords if word.arg}
-        if not flags or not flags[0].startswith("-"):
-            return
-        flags = [part for flag in flags for part in flag.split("/")]  # click: --on/--off
-        long = [one for one in flags if one.startswith("--")] or flags
-        named = self._plain(given["dest"], at) if "dest" in given else None
-        names = [_name(flag) for flag in flags]
-        own = next((one for one in names if one in fields), _name(long[0]))
-        dest = str(named or own)
-        name = own if "const" in given and named else dest
-        argument: Argument = {}
-        for word in call.keywords:
-            if word.arg is None:
-                argument = self._spread(word.value, classes, changes, at)
-        if not argument:
-            own_field = fields.get(name, {})
-            argument = {k: v for k, v in own_field.items() if k in DEFAULTS} or {"default": None}
-            argument = {**argument, "type": "str"}
-        match given.get("default"):
-            case ast.Subscript(
-                value=one, slice=ast.Constant(value="default")
-            ):  # of another keyword
-                state = self._spread(one, classes, changes, at)
-                argument |= {k: v for k, v in state.items() if k in DEFAULTS}
-                del given["default"]
-        for key in ("action", "type", "default", "choices", "nargs"):
-            if key in given and (said := self._keyword(key, given[key], at)) is not None:
-                if key == "default":
-                    argument = {k: v for k, v in argument.items() if k not in DEFAULTS}
-                argument |= said
-        if argument.get("form") == "switch" and "const" not in given and "**" not in code(call):
-            del argument["form"]
-        others = [one for one in flags if one != _flag(name)]
-        if name in found and dest == name and name != own:  # another way to write it
-            row = found[name]
-            row["flags"] = list(dict.fromkeys([*row.get("flags", ()), *flags]))
-            return
-        field = found.get(name) or fields.get(name, {})
-        if "computed" in argument and "default" in field:  # computed of the field
-            del argument["computed"]
-            argument["default"] = field["default"]
-        found[name] = argument | ({"flags": others} if others else {})
-
-    def _spread(
-        self,
-        node: ast.expr,
-        classes: Mapping[str, Place],
-        changes: Mapping[str, dict[str, Argument]],
-        at: Place,
-    ) -> Argument:
-        """The argument of `**kwargs["name"]` or `**{**kwargs["name"], "default": None}`."""
-        match node:
-            case ast.Dict(keys=[None, *keys], values=[first, *values]):
-                row = self._spread(first, classes, changes, at)
-                for key, value in zip(keys, values, strict=True):
-                    name = str(getattr(key, "value", ""))
-                    row = _changed(row, {name: self._keyword(name, value, at)})
-                return row
-            case ast.Subscript(value=ast.Name(id=held), slice=ast.Constant(value=str() as field)):
-                if held in classes:
-                    row = self.fields(classes[held]).get(field, {})
-                    return _changed(written(row), changes.get(held, {}).get(field, {}))
-        return {}
 
 
 DEFAULTS = ("default", "computed", "required")
@@ -365,29 +215,14 @@ def switches(row: Argument) -> Argument:
     return {**row, "form": "list"} if "list" in words and "form" not in row else row
 
 
-def _changed(row: Argument, changes: Mapping[str, Argument | None]) -> Argument:
-    """An argument after its keywords were changed."""
-    for key, said in changes.items():
-        if said is None:
-            row = {k: v for k, v in row.items() if k != ("form" if key == "nargs" else key)}
-        else:
-            row = {k: v for k, v in row.items() if key != "default" or k not in DEFAULTS} | said
-    return row
-
-
-def _form_of_count(count: Any) -> Argument:
+def form_of_count(count: Any) -> Argument:
     """How an option with `nargs` is written."""
     if count == "?":
         return {"form": "switch"}
     return {"form": "list"} if count in ("+", "*") or isinstance(count, int) else {}
 
 
-def _name(flag: str) -> str:
-    """The argument of an option."""
-    return flag.lstrip("-").replace("-", "_")
-
-
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
     """The option of an argument."""
     return f"--{name.replace('_', '-')}"
 
@@ -417,17 +252,3 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements([*node.body, *node.orelse])
         else:
             yield node
-
-
-def _calls(node: ast.AST) -> list[ast.Call]:
-    """The calls of a function in the order of the text."""
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    return sorted(calls, key=lambda one: (one.lineno, one.col_offset))
-
-
-def _items_of(node: ast.expr) -> str:
-    """The variable in `variable.items()`."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="items")):
-            return name
-    return ""

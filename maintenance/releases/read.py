@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from typing import Any
 
+from gpu_mem_calculator.runfile.text.yaml_text import parse_yaml
+
 from .options import Arguments, Reader, switches, written
+from .parsers import ParserReader
 from .source import Binding, Place, Source, Texts
 
 # How fields become options of a command.
@@ -19,50 +23,100 @@ def read(files: Texts, settings: Mapping[str, Any]) -> tuple[Arguments, list[str
     reader = Reader(source, settings.get("bases", {}))
     found: Arguments = {}
     for one in settings.get("classes", ()):
-        prefix = settings.get("prefix", {}).get(one, "")
-        for place in places(source, one):
-            if isinstance(place.node, ast.ClassDef):
-                found |= {f"{prefix}{k}": v for k, v in reader.fields(place).items()}
+        for place in _classes(source, one):
+            found |= _prefixed(settings, one, reader.fields(place))
+    for one in settings.get("nested", ()):
+        for place in _classes(source, one):
+            found |= _prefixed(settings, one, reader.nested(place))
     if command := settings.get("command"):
         found = {name: COMMANDS[command](row) for name, row in found.items()}
     fields: Arguments = dict(found)
     for one in settings.get("fields", ()):
-        for place in places(source, one):
-            if isinstance(place.node, ast.ClassDef):
-                fields |= reader.fields(place, every=True)
+        for place in _classes(source, one):
+            fields |= reader.fields(place, every=True)
     for one in settings.get("parsers", ()):
         for place in places(source, one):
-            found = reader.parser(place, found, fields)
+            found = ParserReader(reader).parser(place, found, fields)
     for one in settings.get("functions", ()):
         for place in places(source, one):
             found |= reader.parameters(place)
-    for pattern in settings.get("constants", ()):
-        for path in source.matching(pattern):
-            found |= reader.constants(path)
+    for one in settings.get("assigned", ()):
+        for place in _classes(source, one):
+            found |= reader.assigned(place)
+    for path in _paths(source, settings, "variables"):
+        found |= reader.variables(path)
+    for path in _paths(source, settings, "constants"):
+        found |= reader.constants(path, settings.get("sections", {}))
+    for one in settings.get("yaml", ()):
+        for path in [path for part in one.split("|") for path in source.matching(part)][:1]:
+            found |= _flat(parse_yaml(files.text(path)), "")
+    for pattern in settings.get("without", ()):
+        found = {name: row for name, row in found.items() if not fnmatch(name, pattern)}
+    sections = {name.rpartition(".")[0] for name in found}
+    found = {name: row for name, row in found.items() if name not in sections}
     return found, list(dict.fromkeys(reader.bases))
 
 
+def _paths(source: Source, settings: Mapping[str, Any], kind: str) -> list[str]:
+    return [path for pattern in settings.get(kind, ()) for path in source.matching(pattern)]
+
+
+def _prefixed(settings: Mapping[str, Any], one: str, rows: Arguments) -> Arguments:
+    """Fields with what stands in front of those of their class."""
+    prefix = settings.get("prefix", {}).get(one.partition("::")[2], "")
+    return {f"{prefix}{name}": row for name, row in rows.items()}
+
+
+def _classes(source: Source, one: str) -> Iterator[Place]:
+    return (place for place in places(source, one) if isinstance(place.node, ast.ClassDef))
+
+
+def _flat(data: Any, prefix: str) -> Arguments:
+    """The keys of a file, those of its sections behind dots; `${...}` is another key's value."""
+    found: Arguments = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{name}.")
+        elif isinstance(value, str) and "${" in value:
+            found[name] = {"computed": value}
+        elif value == "???":
+            found[name] = {"required": True}
+        else:
+            found[name] = {"default": value}
+    return found
+
+
 def places(source: Source, one: str) -> Iterator[Place]:
-    """The definitions that `file::name` means; `*` means all classes of a file."""
+    """The definitions that `file::name` means; `*` means all classes and functions of a file.
+
+    A file alone means all of its statements, as one function.
+    """
     pattern, _, name = one.partition("::")
     for path in source.matching(pattern):
+        names = source.names(path)
+        if not name:
+            nothing = ast.arguments(
+                posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
+            )
+            body = ast.parse(source.files.text(path)).body
+            yield Place(path, (Binding(ast.FunctionDef("", nothing, body, [])),))
+            continue
         if name == "*":
-            for node in ast.parse(source.files.text(path)).body:
-                if isinstance(node, ast.ClassDef):
-                    yield Place(path, (Binding(node),))
+            for bindings in names.values():
+                if isinstance(bindings[-1].node, ast.ClassDef | ast.FunctionDef):
+                    yield Place(path, tuple(bindings))
             continue
         first, _, method = name.partition(".")
-        bindings = source.names(path).get(first, [])
-        own = [b for b in bindings if not isinstance(b.node, ast.Import | ast.ImportFrom)]
+        own = [
+            b for b in names.get(first, []) if not isinstance(b.node, ast.Import | ast.ImportFrom)
+        ]
         classes = [b for b in own if isinstance(b.node, ast.ClassDef)]
-        if not own or (method and not classes):
-            continue
-        place = Place(path, tuple(classes or own))
-        if method:
-            found = source.attribute(place, method)
-            if found:
+        if not method and own:
+            yield Place(path, tuple(classes or own))
+        elif method and classes:
+            place = Place(path, tuple(classes))
+            owner = classes[-1].node
+            if (found := source.attribute(place, method)) and isinstance(owner, ast.ClassDef):
                 # `cls` in an inherited method is the class that was named
-                owner = place.node if isinstance(place.node, ast.ClassDef) else None
                 yield Place(found.path, found.bindings, owner)
-            continue
-        yield place

@@ -73,13 +73,21 @@ class Source:
         if own:
             return Place(path, tuple(own))
         for binding in bindings:
-            for module, original in imported(binding.node, name, path):
-                if found := self._in_module(module, original, left - 1):
-                    return found
+            if found := self.through(binding, name, path, left):
+                return found
         for binding in self.names(path).get("*", ()):
             for module, _ in imported(binding.node, "*", path):
                 if found := self._in_module(module, name, left - 1):
                     return found
+        return None
+
+    def through(
+        self, binding: Binding, name: str, path: str, left: int = MOST_IMPORTS
+    ) -> Place | None:
+        """Where a name is defined that an import of a file binds."""
+        for module, original in imported(binding.node, name, path):
+            if found := self._in_module(module, original, left - 1):
+                return found
         return None
 
     def _in_module(self, module: str, name: str, left: int) -> Place | None:

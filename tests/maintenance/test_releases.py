@@ -151,6 +151,108 @@ def test_what_a_release_does_not_have_is_not_read() -> None:
         assert read(TEXTS, {"classes": [one]}) == ({}, [])
 
 
+OTHERS = """
+from typing import TYPE_CHECKING, Optional
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    PACK_PORT: Optional[int] = None
+    PACK_ON: bool = True
+    other: int = 1
+
+class Envs:
+    PACK_LEVEL = EnvInt(3)
+    PACK_NAME = EnvStr(None)
+    lower = EnvInt(1)
+
+class Inner(BaseModel):
+    size: int = 4
+    skip: int = 5
+
+class Outer(BaseModel):
+    inner: Inner = Inner()
+    name: str = "n"
+
+def function(self, first, second: int = 2, *, third: Optional[str] = None): ...
+
+ZERO_STAGE = "stage"
+ZERO_STAGE_DEFAULT = 1
+STEPS = "steps"
+STEPS_DEFAULT = None
+
+def add_args(parser):
+    from .config import Group
+    ArgumentGroupFactory(Group, exclude=["left"]).build_group(parser)
+
+if __name__ == "__main__":
+    parser.add_argument("--a.b_c", type=int, default=1)
+"""
+GROUP = """
+from dataclasses import dataclass
+@dataclass
+class Group:
+    use_it: bool = True
+    debug: bool = False
+    left: int = 1
+    many: list[int] | None = None
+"""
+DATA = """
+actor:
+  lr: 1.0e-6
+  _target_: pack.Actor
+  names: [a]
+  other: ${actor.lr}
+needed: ???
+"""
+# Settings of a table, and the defaults of what they find.
+KINDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"variables": ["pack/o.py"]}, {"PACK_PORT": None, "PACK_ON": True}),
+    ({"assigned": ["pack/o.py::Envs"]}, {"PACK_LEVEL": 3, "PACK_NAME": None}),
+    (
+        {"nested": ["pack/*.py::Outer"], "prefix": {"Outer": "o."}, "without": ["*.skip"]},
+        {"o.inner.size": 4, "o.name": "n"},
+    ),
+    ({"functions": ["pack/o.py::function"]}, {"first": ..., "second": 2, "third": None}),
+    (
+        {"constants": ["pack/o.py"], "sections": {"ZERO_": "zero."}},
+        {"zero.stage": 1, "steps": None},
+    ),
+    ({"parsers": ["pack/o.py::add_args"]}, {"use_it": True, "debug": False, "many": None}),
+    ({"parsers": ["pack/p.py|pack/o.py"]}, {}),
+    (
+        {"yaml": ["pack/no.yaml|pack/d.yaml"], "without": ["*_target_"]},
+        {"actor.lr": 1e-6, "actor.names": ["a"], "actor.other": "${actor.lr}", "needed": ...},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "defaults"), KINDS)
+def test_other_places_of_arguments(settings: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Variables, nested classes, functions, constants, groups that are made of a class, data."""
+    texts = Texts({"pack/o.py": OTHERS, "pack/config.py": GROUP, "pack/d.yaml": DATA})
+    found, _ = read(texts, settings)
+    stated = {
+        name: ... if row.get("required") else row.get("default", row.get("computed"))
+        for name, row in found.items()
+    }
+    assert stated == defaults
+
+
+def test_options_that_are_added_outside_functions() -> None:
+    """A file alone; an option with dots keeps them."""
+    found, _ = read(Texts({"o.py": OTHERS}), {"parsers": ["o.py"]})
+    assert found["a.b_c"] == {"default": 1, "type": "int"}
+
+
+def test_a_group_that_is_on_has_the_forms_that_turn_it_off() -> None:
+    """As Megatron-LM makes options of its classes."""
+    texts = Texts({"pack/o.py": OTHERS, "pack/config.py": GROUP})
+    found, _ = read(texts, {"parsers": ["pack/o.py::add_args"]})
+    assert found["use_it"]["form"] == "off"
+    assert found["use_it"]["flags"] == ["--no-use-it", "--disable-use-it"]
+    assert found["debug"]["form"] == "flag"
+
+
 STATES: dict[str, Arguments] = {
     "0.9": {"a": {"default": 1, "type": "int"}, "old": {"default": None, "type": "str"}},
     "0.9.post1": {"a": {"default": 1, "type": "int"}, "old": {"default": None, "type": "str"}},

@@ -122,6 +122,7 @@ def test_the_reader_agrees_with_the_writer(path: str) -> None:
                 "default": None,
                 "computed": "",
                 "required": False,
+                "type": "",
                 "choices": [],
                 "form": "",
                 "flags": [],
