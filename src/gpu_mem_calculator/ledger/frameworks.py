@@ -177,6 +177,8 @@ FLASH_ATTN = Framework(
 TORCHTITAN = Framework(
     "torchtitan", "0.2.2", "2026-11-17", "pytorch/torchtitan", package="torchtitan"
 )
+TORCHTUNE = Framework("torchtune", "0.6.1", "2026-11-19", "pytorch/torchtune", package="torchtune")
+LITGPT = Framework("litgpt", "0.5.13", "2026-11-19", "Lightning-AI/litgpt", package="litgpt")
 ACCELERATE = Framework(
     "Accelerate", "1.15.0", "2026-11-18", "huggingface/accelerate", package="accelerate"
 )

@@ -9,9 +9,8 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.tools.conversion.source import read_source
-from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
+from tests.tools.reading_of import readings_of
 
 FILE = """
 [job]
@@ -35,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _read(line: str, folder: Path) -> Reading:
-    [found] = read_source(shlex.split(line), NamedFiles(folder))
+    [found] = readings_of(shlex.split(line), folder)
     assert found.problems == []
     return found
 
@@ -79,7 +78,7 @@ def test_a_file_alone_is_a_job(folder: Path) -> None:
 def test_another_model_and_another_key_get_a_sentence(folder: Path) -> None:
     """Its flavors are those of another table."""
     line = "python -m torchtitan.train --job.config_file job.toml --model.name qwen3 --a.b 3"
-    [found] = read_source(shlex.split(line), NamedFiles(folder))
+    [found] = readings_of(shlex.split(line), folder)
     assert "model.name='qwen3' is not modelled; llama3 is" in found.problems
     assert any(one.startswith("--a.b is not an option of torchtitan") for one in found.problems)
 
@@ -87,4 +86,4 @@ def test_another_model_and_another_key_get_a_sentence(folder: Path) -> None:
 def test_a_command_without_a_file_is_refused(folder: Path) -> None:
     """It needs one."""
     with pytest.raises(InputError, match=r"needs --job\.config_file"):
-        read_source(["python", "-m", "torchtitan.train"], NamedFiles(folder))
+        readings_of(["python", "-m", "torchtitan.train"], folder)

@@ -1,0 +1,1 @@
+"""torchtune: its `tune run` commands and its YAML files."""
