@@ -1,0 +1,1 @@
+"""litgpt: its fine-tuning and pre-training."""
