@@ -147,3 +147,13 @@ def test_export_has_no_answer(command: Command, run: str, words: list[str]) -> N
     answer = command("calculate", run, "--export", "yaml", *words)
     assert (answer.code, answer.out) == (2, "")
     assert f"without an answer; leave {words[0]} out" in answer.err
+
+
+def test_a_model_alone_is_a_server(command: Command) -> None:
+    """With the card that is said; options of a training run are refused."""
+    answer = command("convert", "Qwen/Qwen3-8B", "--to", "sglang", "--gpu", "h100", "--gpus", "2")
+    assert answer.code == 0
+    assert answer.out.endswith("--model-path Qwen/Qwen3-8B --tp-size 2\n")
+    answer = command("convert", "llama3.1-8b", "--to", "vllm", "--batch-size", "3")
+    assert answer.code == 2
+    assert "vLLM serves a model, and the options train one; leave them out" in answer.err
