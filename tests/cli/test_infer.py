@@ -231,3 +231,30 @@ def test_a_quantization_method_means_its_usual_format(
     assert (
         json.loads(command("infer", *words).out)["run"]["inference"]["quantization"] == format_name
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "kind"),
+    [
+        ("qwen3:8b-q4_K_M", "qwen3-8b", "q4_k_m"),
+        ("mistral:instruct", "mistral-7b-instruct", "q4_k_m"),
+        ("models/Llama-3.2-3B-Instruct-Q8_0.gguf", "Llama-3.2-3B-Instruct", "q8_0"),
+        ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "Llama-3.2-3B-Instruct", "q4_k_m"),
+    ],
+)
+def test_names_of_ollama_and_of_gguf_files(
+    command: Command, name: str, model: str, kind: str
+) -> None:
+    """The server of such files, with the type that the name says; and that is said."""
+    answer = command("infer", name, *H100, "--format", "json")
+    run = json.loads(answer.out)["run"]
+    assert run["model"]["name"] == model
+    assert run["inference"]["engine"] == "llamacpp"
+    assert run["inference"]["quantization"] == kind
+    assert f"{name} is {model} in {kind.upper()}, by its name" in json.loads(answer.out)["assumed"]
+    assert command("infer", name, *H100, "--engine", "vllm").code in (0, 2, 3)
+
+
+def test_a_name_that_only_looks_like_ollamas_is_refused(command: Command) -> None:
+    """As a model that is not known."""
+    assert "is neither a preset nor a file" in command("infer", "what:ever", *H100).err

@@ -74,6 +74,8 @@ def _source(args: argparse.Namespace) -> Asked:
     data = source.run
     if args.model is not None:
         data["model"] = {"name": args.model}
+        source = _of_gguf(args, source)
+        data = source.run
     if args.largest_model and args.model is not None:
         fix = f"leave it out, or use gpu-mem-calc infer {args.model} --fewest-gpus"
         raise InputError(f"--largest-model looks for a model, and {args.model!r} names one; {fix}")
@@ -88,6 +90,27 @@ def _source(args: argparse.Namespace) -> Asked:
     settings = [f"{key}={value}" for key, value in _keys(args, inference).items()]
     run = with_settings({**data, "inference": inference}, (*settings, *args.settings))
     return replace(source, run=_with_experts(run, getattr(args, EXPERTS)))
+
+
+def _of_gguf(args: argparse.Namespace, source: Asked) -> Asked:
+    """The source with the model and the type that Ollama's name, or that of a file that is not
+    here, means; it is served by the server of GGUF files.
+    """
+    import os
+
+    if not (":" in args.model or args.model.lower().endswith(".gguf")):
+        return source
+    if args.engine not in (None, OF_GGUF) or os.path.exists(args.model):
+        return source
+    from ..tools.ollama.read import named_file
+
+    found = named_file(args.model)
+    if found is None:
+        return source
+    own = {"engine": OF_GGUF, "quantization": found.quantization.lower()}
+    run = {**source.run, "model": {"name": found.model}, "inference": own}
+    said = f"{args.model} is {found.model} in {found.quantization}, by its name"
+    return Asked(run=run, notes=(*source.notes, said))
 
 
 def _usual_server(data: dict[str, Any]) -> str:

@@ -63,6 +63,22 @@ def read_name(text: str) -> FileName:
     return FileName(model, kind, found.similar)
 
 
+def named_file(text: str) -> FileName | None:
+    """The model and the quantization of a GGUF file that is not here, or of a name that only
+    Ollama has, such as qwen3:8b-q4_K_M; None where the text is another name.
+    """
+    hub = text.lower().startswith(HUBS) and (
+        ":" in text.rpartition("/")[2] or "gguf" in text.lower()
+    )
+    if text.lower().endswith(".gguf"):
+        found = read_file_name(text)
+    elif hub or (":" in text and "/" not in text and "\\" not in text and spelled(text) is None):
+        found = read_name(text)
+    else:
+        return None
+    return found if found.is_known and found.quantization else None
+
+
 def _of_hub(text: str) -> FileName:
     """A repository of GGUF files on the hub, with the type behind a colon."""
     repository, _, tag = text.partition(":")
