@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
 from ..ledger.quoting import quoted
+from ..run.limits import Limit
 
 Section = dict[str, Any]
 TRANSLATED = ("model", "training", "parallelism", "engine")  # sections of a run file
@@ -47,9 +48,13 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """What a translation needs to know of the rest of the run file."""
+    """What a translation needs to know of the rest of the run file.
+
+    `releases` are the user's, by package; none of a package that is the release that was read.
+    """
 
     num_gpus: int = 1
+    releases: Mapping[str, str] = {}
     has_model: bool = True
     model: Callable[[], ModelFacts] = ModelFacts
 
@@ -57,7 +62,7 @@ class Setup(Struct, frozen=True, kw_only=True):
 class Translation(Struct, kw_only=True):
     """A program as keys of a run file.
 
-    `assumed`, `warnings` and `problems` have one sentence for each.
+    `assumed`, `warnings` and `problems` have one sentence for each; `limits` what is not modelled.
     """
 
     model: Section = field(default_factory=dict)
@@ -67,6 +72,7 @@ class Translation(Struct, kw_only=True):
     assumed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
 
     @property
     def meant(self) -> tuple[str, ...]:

@@ -67,7 +67,9 @@ def parse(
     if problems:
         raise InputError([*problems, *more_problems(data)])
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
-    return RunFile(**sections, program=program, translation=translation, limits=limits)
+    every = [*(limits or ()), *(translation.limits if translation else ())]
+    kept = list(dict.fromkeys(every)) or None  # a run file that is read again has those of both
+    return RunFile(**sections, program=program, translation=translation, limits=kept)
 
 
 def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:

@@ -19,6 +19,7 @@ from ..translation.arguments import (
     argument_values,
     filled,
 )
+from ..translation.at_release import before
 
 PEFT = "trainer/peft"
 BITSANDBYTES = argument_table("trainer/bitsandbytes")
@@ -32,12 +33,19 @@ COMPUTE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def load_dtype(load: Section, setup: Setup, result: Translation, *more: str) -> str:
-    """The dtype of the weights: "auto", the checkpoint's own, unless given.
+    """The dtype of the weights unless given: "auto", the checkpoint's own; before transformers 5
+    torch's default, float32 (4.57.1 modeling_utils.py from_pretrained).
 
     more: arguments that a tool reads beside those of from_pretrained
     """
     name_strangers(result, "load", load, (*LOAD_KEYS, *more))
-    dtype = load.get("dtype", load.get("torch_dtype", "auto"))
+    usual = "float32" if before(setup.releases, "transformers", "5.0") else "auto"
+    dtype = load.get("dtype", load.get("torch_dtype"))
+    if dtype is None:
+        dtype = usual
+        if usual != "auto":
+            release = setup.releases["transformers"]
+            result.assumed.append(f"program.load.dtype={usual}, as transformers {release} loads")
     if dtype == "auto":
         stored = setup.model().stored_dtype
         dtype, source = stored or "bfloat16", "as the checkpoint says"

@@ -98,11 +98,12 @@ def nearest(path: str, version: str, folder: Path = FOLDER) -> str:
     if version in known:
         return version
     begun = [one for one in known if one.startswith(f"{version}.")]
-    before = [one for one in known if _order(one) <= _order(version)]
+    before = [one for one in known if order(one) <= order(version)]
     return (begun or before or known[:1])[-1]
 
 
-def _order(version: str) -> tuple[list[int], int]:
+def order(version: str) -> tuple[list[int], int]:
+    """What releases are compared by: numbers, then the post-release."""
     main, _, post = version.partition("post")
     return [int(part) for part in re.findall(r"\d{1,9}", main)], int(post) if post.isdigit() else -1
 

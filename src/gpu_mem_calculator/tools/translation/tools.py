@@ -29,6 +29,7 @@ from .arguments import (
     assumed_defaults,
     flat_arguments,
 )
+from .at_release import AtRelease, arguments_by_new_names, at_release
 
 TYPES: Mapping[str, type] = {"an object": Mapping, "true or false": bool, "a text": str}
 OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
@@ -118,18 +119,34 @@ def translate(program: Program, setup: Setup) -> Translation:
         hint = get_close_matches(program.tool, TOOLS, n=1, cutoff=0.6)
         near = f"did you mean {hint[0]!r}?" if hint else f"it can be {', '.join(TOOLS)}"
         return Translation(problems=[f"program.tool={program.tool!r} is not modelled; {near}"])
-    title, table = f"{program.tool} {tool.version}", argument_table(tool.arguments)
-    program = replace(program, args=flat_arguments(table, program.args))
-    problems = list(argument_problems(title, table, program.args))
+    at = _at_release(program, tool, setup)
+    version, table = tool.version, argument_table(tool.arguments)
+    args = flat_arguments(table, program.args)
+    notes: list[str] = []
+    problems: list[str] = []
+    if at is not None:
+        version, table, setup = at.release, at.table, replace(setup, releases=at.packages)
+        args, notes, problems = arguments_by_new_names(at, program.tool, args)
+    title, program = f"{program.tool} {version}", replace(program, args=args)
+    problems += argument_problems(title, table, program.args) if not problems else []
     if tool.package in CHECKED:
         problems += kind_problems(table, program)
     if problems:
         return Translation(problems=problems)
     result = _translate(tool.module)(program, argument_values(table, program.args), setup)
-    result.warnings += _version_warning(program, tool)
+    result.warnings += _version_warning(program, tool) if at is None else notes
     assumed = assumed_defaults(title, table, program.args)
     result.assumed += [assumed] if assumed else []
     return result
+
+
+def _at_release(program: Program, tool: Tool, setup: Setup) -> AtRelease | None:
+    """The tool at the program's release, where that is not the one that was read."""
+    version = program.version or setup.releases.get(tool.package)
+    others = {name: one for name, one in setup.releases.items() if name != tool.package}
+    if (version is None or version == tool.version) and not others:
+        return None
+    return at_release(tool.arguments, version or tool.version, others)
 
 
 @cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...runfile.program import Program, Section, Setup, Translation
 from ..translation.arguments import Values, filled
-from .trainer import trainer_keys
+from .trainer import older_release, trainer_keys
 
 RLOO = "trl.RLOOTrainer"
 MODES = ("colocate", "server")  # vllm_mode
@@ -17,6 +17,7 @@ CACHES = (None, "dynamic", "static")
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
     """The keys of a trainer that generates its completions."""
     result = trainer_keys(program, values, setup)
+    result.limits += older_release(setup)
     prompt = program.data.get("prompt")
     if not prompt:
         result.problems.append("program.data.prompt is missing; give the tokens of a prompt")

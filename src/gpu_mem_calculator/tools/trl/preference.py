@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
 from ..translation.arguments import Values
-from .trainer import LIGER_LOSS, sequence_length, set_labels, set_length, trainer_keys
+from .trainer import (
+    LIGER_LOSS,
+    older_release,
+    sequence_length,
+    set_labels,
+    set_length,
+    trainer_keys,
+)
 
 KTO, REWARD = "trl.KTOTrainer", "trl.RewardTrainer"
 
@@ -22,6 +29,7 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
       than their other passes.
     """
     result = trainer_keys(program, values, setup)
+    result.limits += older_release(setup)
     length = sequence_length(program, values)
     set_length(result, length)
     if program.tool != KTO:

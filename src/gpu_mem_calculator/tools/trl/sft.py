@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ...run.limits import Limit
 from ...runfile.program import Program, Setup, Translation
 from ..translation.arguments import Values
+from ..translation.at_release import before
 from .trainer import LAYERS_KEPT, sequence_length, set_labels, set_length, trainer_keys
 
+METRICS = Limit(
+    key="the trainer's metrics",
+    why="TRL before 1.6 copies the logits for the accuracy of tokens and their entropy",
+    could="more",
+    adds="4*logits",
+)
 OWN_ROWS = ("bfd", "bfd_split", "bfd-requeue")  # packing_strategy: documents do not mix
 
 
@@ -13,7 +23,7 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     """The keys of SFTTrainer: its loss computes logits in tiles (compute_loss, fused_lm_head)."""
     result = trainer_keys(program, values, setup)
     training = result.training
-    training["loss"] = "chunked"
+    values = _of_release(values, setup, result)
     _selective(values, result)
     packing, skips = values["packing"], (values["dataset_kwargs"] or {}).get("skip_prepare_dataset")
     length = sequence_length(program, values, truncated=not skips)
@@ -34,6 +44,26 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     if values["assistant_only_loss"] and not program.data.get("prompt"):
         result.assumed.append("all tokens have labels, because program.data.prompt is not given")
     return result
+
+
+def _of_release(values: Values, setup: Setup, result: Translation) -> Values:
+    """Add the loss: in tiles unless loss_type=nll before 1.15, and before 1.6 never; older releases
+    compute whole logits and, since 0.15, the accuracy and entropy of their tokens from a copy
+    (compute_loss). Before 0.15 sequences are cut to 1,024 tokens where nothing is said.
+    """
+    whole = before(setup.releases, "trl", "1.6") or (
+        before(setup.releases, "trl", "1.15") and values["loss_type"] == "nll"
+    )
+    if not whole:
+        result.training["loss"] = "chunked"
+    elif not before(setup.releases, "trl", "0.15") and not values["use_liger_kernel"]:
+        result.limits.append(METRICS)
+    older: dict[str, Any] = {}
+    if before(setup.releases, "trl", "0.19"):  # rows are cut from one long text
+        older["packing_strategy"] = "wrapped"
+    if before(setup.releases, "trl", "0.15") and values["max_length"] is None:
+        older["max_length"] = 1024
+    return {**values, **older}
 
 
 def _selective(values: Values, result: Translation) -> None:

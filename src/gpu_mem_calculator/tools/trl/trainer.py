@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
+from ...ledger.frameworks import TRL
+from ...run.limits import Limit
 from ...runfile.program import Program, Section, Setup, Translation
 from ..transformers.translate import training_keys
 from ..translation.arguments import Values, tables
+from ..translation.at_release import before
 
 LAYERS_KEPT = "attention_kept"  # models/selective_activation_checkpointing.py
 LIGER_LOSS = "fused_linear_cross_entropy"
 # Families whose configuration has output_router_logits (transformers 5.17.0).
 ROUTED = tuple(tables(__file__)["routed"])
 TEMPLATES = (".jinja", ".j2")
+CAST_FROM = "0.26"  # before, PEFT prepares a quantized base
+CAST_BACK = Limit(
+    key="a quantized base",
+    why="TRL before 0.26 casts the embedding and the head back to bf16",
+    could="less",
+    saves="0.5*weights",
+)
+# How weights are loaded where nothing says it: since 0.26 as stored, since 0.27 in float32
+# (trainer/utils.py create_model_from_path); before as transformers does.
+AS_STORED, IN_FLOAT32 = "0.26", "0.27"
 
 
 def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
@@ -20,7 +35,8 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
 
     - bf16 is on unless fp16 is (base_config.py __post_init__)
     - a quantized base is not prepared by PEFT, and its adapters are cast to bf16 after they were
-      made (sft_trainer.py: param.data.to(torch.bfloat16))
+      made (sft_trainer.py: param.data.to(torch.bfloat16)); before 0.26 it was prepared, and the
+      embedding and the head were cast back (0.25.1 models/utils.py prepare_peft_model)
     - Liger's loss is left out, because the trainer has its own
     """
     result = Translation()
@@ -29,10 +45,14 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
     if "Reward" not in program.tool:
         meant["liger_kernel_config"] = {**(values["liger_kernel_config"] or {}), LIGER_LOSS: False}
     loaded = replace(program, load=_loading(program, values, setup, result))
-    training_keys(loaded, meant, setup, result, prepared=False)
+    prepared = before(setup.releases, "trl", CAST_FROM)
+    training_keys(loaded, meant, setup, result, prepared=prepared)
     lora, training = result.training.get("lora"), result.training
     if lora is not None and training.get("quantization"):
-        lora |= {"adapter_dtype": "bf16", "initial_dtype": "fp32"}
+        if prepared:
+            result.limits.append(CAST_BACK)
+        else:
+            lora |= {"adapter_dtype": "bf16", "initial_dtype": "fp32"}
     if values.get("disable_dropout"):
         training["disable_dropout"] = True
     training.pop("label_smoothing", None)
@@ -47,6 +67,16 @@ def trainer_keys(program: Program, values: Values, setup: Setup) -> Translation:
     return result
 
 
+def older_release(setup: Setup) -> Iterator[Limit]:
+    """That an older release of a trainer whose loss was read at the newest alone may differ: its
+    logits, two of their fp32 copies, and their gradients.
+    """
+    if before(setup.releases, "trl", TRL.version):
+        why = f"how this release computes its loss was not read; it is taken as TRL {TRL.version}"
+        key = f"TRL {setup.releases['trl']}"
+        yield Limit(key=key, why=why, adds="16*logits", saves="activations")
+
+
 def _loading(program: Program, values: Values, setup: Setup, result: Translation) -> Section:
     """from_pretrained's arguments: the user's own, or those of a model that the trainer loads
     (trainer/utils.py create_model_from_path): float32, and on one GPU with a device map.
@@ -57,8 +87,12 @@ def _loading(program: Program, values: Values, setup: Setup, result: Translation
             why = "is ignored by the trainer where program.load has loaded the model"
             result.problems.append(f"program.args.model_init_kwargs {why}; leave one out")
         return program.load
-    result.assumed.append("the trainer loads the model itself, in float32 unless given")
     placed = {"device_map": "auto"} if setup.num_gpus == 1 else {}
+    if before(setup.releases, "trl", AS_STORED):
+        return {**(given or {})}
+    if before(setup.releases, "trl", IN_FLOAT32):
+        return {"dtype": "auto", **placed, **(given or {})}
+    result.assumed.append("the trainer loads the model itself, in float32 unless given")
     return {"dtype": "float32", **placed, **(given or {})}
 
 

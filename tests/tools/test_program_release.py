@@ -1,0 +1,73 @@
+"""A program at its own release: the names and defaults that this release has."""
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
+
+TRAINER, SFT = "transformers.Trainer", "trl.SFTTrainer"
+
+
+def estimated(tool: str, version: str | None, **args: Any) -> Estimate:
+    """The estimate of a program of a small model."""
+    program = {"tool": tool, "args": args, "data": {"seq_len": 512}}
+    program |= {"version": version} if version else {}
+    return full_estimate(
+        {"model": {"name": "qwen2.5-0.5b"}, "program": program, "hardware": {"gpu": "h200"}}
+    )
+
+
+def meant(tool: str, version: str | None, **args: Any) -> dict[str, Any]:
+    """The `training` keys that a program means."""
+    found: dict[str, Any] = estimated(tool, version, **args).result.run["training"]
+    return found
+
+
+def test_transformers_4_loads_weights_in_fp32() -> None:
+    """transformers 5 loads them as they are stored, in 16 bits."""
+    assert meant(TRAINER, "4.57.1", bf16=True)["precision"] == "bf16_mixed"
+    assert meant(TRAINER, "5.17.0", bf16=True)["precision"] == "bf16_pure"
+
+
+def test_the_default_optimizer_is_that_of_the_release_and_of_torch() -> None:
+    """adamw_torch; since 4.54 adamw_torch_fused, where torch is 2.8 or newer."""
+    assert "optimizer_implementation" not in meant(TRAINER, "4.40.0", bf16=True)
+    assert "optimizer_implementation" not in meant(TRAINER, "4.54.0", bf16=True)  # torch 2.7
+    assert meant(TRAINER, "4.57.1", bf16=True)["optimizer_implementation"] == "fused"
+
+
+def test_sft_has_the_defaults_of_its_release() -> None:
+    """Recompute since 0.22, bf16 since 0.19, a loss in tiles since 1.6, 1,024 tokens at most."""
+    keys = ("activation_checkpointing", "precision", "loss")
+    assert [meant(SFT, None).get(key) for key in keys] == ["full", "bf16_mixed", "chunked"]
+    assert [meant(SFT, "1.5.1").get(key) for key in keys] == ["full", "bf16_mixed", None]
+    assert [meant(SFT, "0.19.1").get(key) for key in keys] == [None, "bf16_mixed", None]
+    assert [meant(SFT, "0.12.2").get(key) for key in keys] == [None, "fp32", None]
+    assert meant(SFT, "0.12.2", max_seq_length=256)["seq_len"] == 256
+
+
+def test_what_an_older_release_does_beside_the_loss_is_a_bound() -> None:
+    """Copies of the logits for metrics can turn the verdict."""
+    assert not estimated(SFT, None).result.limits
+    (limit,) = estimated(SFT, "0.24.0").result.limits
+    assert limit.adds_bytes == 4 * 8 * 512 * 151936
+    (limit,) = estimated("trl.RewardTrainer", "0.24.0").result.limits
+    assert "TRL 0.24.0" in str(limit)
+
+
+def test_a_name_of_another_release_is_said() -> None:
+    """One that the release does not have yet is a problem; one that has another name now a note."""
+    with pytest.raises(InputError, match=r"eval_strategy is not an argument .* came with 4\.41\.0"):
+        estimated(TRAINER, "4.40.0", eval_strategy="no")
+    found = estimated(TRAINER, "4.40.0", evaluation_strategy="no")
+    assert any("called eval_strategy in newer" in one for one in found.result.warnings)
+    with pytest.raises(InputError, match="did you mean"):
+        estimated(TRAINER, "4.40.0", evaluation_strat="no")
+
+
+def test_part_of_a_release_means_its_newest() -> None:
+    """4.57 is 4.57.6."""
+    found = estimated(TRAINER, "4.57").result.assumed
+    assert any("transformers.Trainer 4.57.6's defaults" in one for one in found)
