@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from copy import deepcopy
 
 from .options import DEFAULTS, Argument, Arguments, Reader, flag_of, form_of_count, written
 from .source import Binding, Place, bound
@@ -36,6 +37,8 @@ class ParserReader:
         - known: those that were found before
         - fields: of the class whose arguments they are
         """
+        assert isinstance(place.node, ast.FunctionDef | ast.AsyncFunctionDef)
+        place = place._replace(bindings=(Binding(unrolled(place.node)),))
         assert isinstance(place.node, ast.FunctionDef | ast.AsyncFunctionDef)
         self.values.local = bound(place.node.body)
         classes = self._keyword_classes(place)
@@ -219,7 +222,7 @@ class ParserReader:
                 del given["default"]
         for key in ("action", "type", "default", "choices", "nargs"):
             if key in given and (said := self._keyword(key, given[key], at)) is not None:
-                if key == "default":
+                if not said.keys().isdisjoint(DEFAULTS):
                     argument = {k: v for k, v in argument.items() if k not in DEFAULTS}
                 argument |= said
         if argument.get("form") == "switch" and "const" not in given and "**" not in code(call):
@@ -257,6 +260,53 @@ class ParserReader:
         return {}
 
 
+class Unrolled(ast.NodeTransformer):
+    """Loops over texts as their bodies, with the text in the place of the variable."""
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self._texts = texts or {}
+
+    def visit_For(self, node: ast.For) -> ast.AST | list[ast.AST]:
+        """The bodies of a loop over texts; other loops stay."""
+        match node:
+            case ast.For(
+                target=ast.Name(id=name), iter=ast.Tuple(elts=items) | ast.List(elts=items)
+            ):
+                texts = [one.value for one in items if isinstance(one, ast.Constant)]
+                if len(texts) == len(items) and all(isinstance(one, str) for one in texts):
+                    copies = (
+                        Unrolled({**self._texts, name: str(text)}).visit(deepcopy(one))
+                        for text in texts
+                        for one in node.body
+                    )
+                    return [
+                        one
+                        for copy in copies
+                        for one in (copy if isinstance(copy, list) else [copy])
+                    ]
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The text of a loop's variable."""
+        return ast.Constant(self._texts[node.id]) if node.id in self._texts else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        """A text of parts that are known."""
+        parts: list[str] = []
+        for one in node.values:
+            inner = self.visit(one.value) if isinstance(one, ast.FormattedValue) else one
+            if not isinstance(inner, ast.Constant):
+                return node
+            parts.append(str(inner.value))
+        return ast.Constant("".join(parts))
+
+
+def unrolled(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
+    """A function without loops over texts."""
+    found: ast.stmt = ast.fix_missing_locations(Unrolled().visit(deepcopy(node)))
+    return found
+
+
 def _changed(row: Argument, changes: Mapping[str, Argument | None]) -> Argument:
     """An argument after its keywords were changed."""
     for key, said in changes.items():
@@ -275,7 +325,7 @@ def _name(flag: str) -> str:
 def _calls(node: ast.AST) -> list[ast.Call]:
     """The calls of a function in the order of the text."""
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    return sorted(calls, key=lambda one: (one.lineno, one.col_offset))
+    return sorted(calls, key=lambda one: one.lineno)
 
 
 def _items_of(node: ast.expr) -> str:

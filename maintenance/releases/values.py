@@ -127,6 +127,10 @@ class Values:
                     return held[key]
                 except (TypeError, LookupError):
                     raise ComputedError(code(node)) from None
+            case ast.Compare(left=one, ops=[ast.Eq()], comparators=[two]):
+                return self.value(one, at, left - 1) == self.value(two, at, left - 1)
+            case ast.IfExp(test=ast.Compare() as test, body=one, orelse=two):
+                return self.value(one if self.value(test, at, left - 1) else two, at, left - 1)
             case ast.ListComp() | ast.GeneratorExp():
                 return self._listed(node, at, left)
         raise ComputedError(code(node))

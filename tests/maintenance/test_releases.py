@@ -186,6 +186,8 @@ def add_args(parser):
 
 if __name__ == "__main__":
     parser.add_argument("--a.b_c", type=int, default=1)
+    for name in ("x", "y"):
+        parser.add_argument(f"--{name}.lr", type=float, default=1.0 if name == "x" else 2.0)
 """
 GROUP = """
 from dataclasses import dataclass
@@ -239,9 +241,11 @@ def test_other_places_of_arguments(settings: dict[str, Any], defaults: dict[str,
 
 
 def test_options_that_are_added_outside_functions() -> None:
-    """A file alone; an option with dots keeps them."""
+    """A file alone; an option with dots keeps them, and a loop over names is all of them."""
     found, _ = read(Texts({"o.py": OTHERS}), {"parsers": ["o.py"]})
     assert found["a.b_c"] == {"default": 1, "type": "int"}
+    assert found["x.lr"] == {"default": 1.0, "type": "float"}
+    assert found["y.lr"] == {"default": 2.0, "type": "float"}
 
 
 def test_a_group_that_is_on_has_the_forms_that_turn_it_off() -> None:

@@ -33,6 +33,31 @@ def test_supervised_fine_tuning() -> None:
     assert (reading.limits, reading.problems) == ([], [])
 
 
+def test_names_of_releases_before_sections() -> None:
+    """They are read as what they are called now, and one sentence says so."""
+    words = "--pretrain gpt2 --micro_train_batch_size 2 --train_batch_size 64 --bf16 --flash_attn"
+    reading = _read("sft", *words.split(), "--gradient_checkpointing", "--max_len", "512")
+    training = reading.run["training"]
+    assert reading.run["model"] == {"name": "gpt2"}
+    assert (training["batch_size"], training["seq_len"]) == (2, 512)
+    assert training["activation_checkpointing"] == "full"
+    assert (reading.limits, reading.problems) == ([], [])
+    assert "--micro_train_batch_size is --train.micro_batch_size" in reading.assumed[0]
+
+
+def test_names_that_are_the_actors_in_ppo() -> None:
+    """Prompt and answer make the row there."""
+    words = "--pretrain gpt2 --actor_num_gpus_per_node 2 --max_norm 0.5 --gradient_checkpointing"
+    command = ["python", "-m", "openrlhf.cli.train_ppo_ray", *words.split()]
+    command += ["--prompt_max_len", "2048", "--generate_max_len", "512"]
+    reading = read_command(read_launch(command, NamedFiles(None)))
+    training = reading.run["training"]
+    assert reading.run["model"] == {"name": "gpt2"}
+    assert (training["seq_len"], training["gradient_clipping"]) == (2560, 0.5)
+    assert training["activation_checkpointing"] == "full"
+    assert reading.problems == []
+
+
 @pytest.mark.parametrize("kind", ["prm", "es_ray"])
 def test_a_trainer_that_was_not_read_is_refused(kind: str) -> None:
     """It is not taken for supervised fine-tuning."""

@@ -13,15 +13,23 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.option_values import whole_value
-from ..reading.options import option_syntax, parse_options
+from ..reading.options import option_syntax, parse_options, renamed_note
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import Values, argument_table, argument_values, filled, tables
+from ..translation.arguments import (
+    Values,
+    argument_data,
+    argument_table,
+    argument_values,
+    filled,
+    tables,
+)
 
 FOLDER = Path(__file__).parent
 TABLE = "arguments"
@@ -39,6 +47,9 @@ class Kind(Struct, frozen=True):
     defaults: Mapping[str, int] = {}
 
 
+# Before 0.9.8 a row was as long as both (0.9.1 openrlhf/cli/train_ppo_ray.py:44).
+PROMPT, ANSWER, NEW_TOKENS = "prompt_max_len", "generate_max_len", "rollout.max_new_tokens"
+LENGTH = 1024
 # Its trainers: openrlhf.cli.train_sft and so on.
 KINDS = msgspec.convert(tables(__file__)["kinds"], dict[str, Kind])
 
@@ -49,11 +60,17 @@ def read_command(command: Command) -> Reading:
     if kind not in KINDS:
         known = ", ".join(f"train_{one}" for one in KINDS)
         raise InputError(f"{command.words[0]} is not read; OpenRLHF is read with {known}")
-    table = argument_table(TABLE, FOLDER)
+    table, syntax = argument_table(TABLE, FOLDER), option_syntax(TABLE, FOLDER)
+    own: Mapping[str, str] = argument_data(TABLE, FOLDER).get(kind, {})
+    syntax = replace(syntax, renamed={**syntax.renamed, **own})
     reading = Reading(tool="OpenRLHF", version=FORMATS["openrlhf"].version)
-    parsed = parse_options(reading.tool, command.words[1:], table, option_syntax(TABLE, FOLDER))
+    parsed = parse_options(reading.tool, command.words[1:], table, syntax)
     reading.problems += parsed.problems
+    reading.assumed += renamed_note(parsed)
     kept = sort_keys(reading, table, parsed.values, "--")
+    if not {PROMPT, ANSWER}.isdisjoint((*kept, *parsed.renamed)) and "data.max_len" not in kept:
+        lengths = (whole_value(f"--{one}", kept.get(one, LENGTH)) for one in (PROMPT, NEW_TOKENS))
+        kept["data.max_len"] = sum(lengths)
     values = argument_values(table, {**KINDS[kind].defaults, **kept})
     _add_update(reading, kind, values, command)
     _name_limits(reading, kind, values)

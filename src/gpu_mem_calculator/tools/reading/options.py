@@ -20,6 +20,7 @@ class OptionSyntax(Struct, frozen=True, kw_only=True):
     - `flags`: have no value, and a `--no-` form; `switches`: may have a value (`--bf16 true`)
     - `lists`: have several values; `repeated`: may be given several times
     - `aliases`: other names, each with the argument that it means
+    - `renamed`: names of other releases, each with its name in the table
     - `abbreviations`: whether the first letters of a name are enough, as argparse has it
     """
 
@@ -28,17 +29,21 @@ class OptionSyntax(Struct, frozen=True, kw_only=True):
     lists: frozenset[str] = frozenset()
     repeated: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = {}
+    renamed: Mapping[str, str] = {}
     abbreviations: bool = True
 
 
 class ParsedOptions(Struct, kw_only=True):
     """The options of a command by the names of their arguments, the other words, and a sentence
     for each option that the tool does not have.
+
+    - renamed: names of other releases that were given, each with its name in the table
     """
 
     values: dict[str, Any]
     positional: list[str]
     problems: list[str]
+    renamed: Mapping[str, str] = {}
 
     @property
     def strays(self) -> list[str]:
@@ -60,6 +65,7 @@ def option_syntax(path: str, folder: Path) -> OptionSyntax:
     return OptionSyntax(
         **sets,
         aliases={**base.aliases, **own.get("aliases", {})},
+        renamed={**base.renamed, **data.get("renamed", {})},
         abbreviations=own.get("abbreviations", base.abbreviations),
     )
 
@@ -77,7 +83,14 @@ def parse_options(
         values={name: parsed_value(value) for name, value in vars(known).items()},
         positional=[word for word in unknown if not word.startswith("-")],
         problems=[_unknown(title, word, [*table, *syntax.aliases]) for word in options],
+        renamed={old: syntax.renamed[old] for old in map(_plain, words) if old in syntax.renamed},
     )
+
+
+def renamed_note(parsed: ParsedOptions) -> list[str]:
+    """One sentence with the names of other releases that a command has; none where it has none."""
+    names = ", ".join(f"--{old} is --{new}" for old, new in parsed.renamed.items())
+    return [f"names of other releases: {names}"] if names else []
 
 
 FORMATTER = argparse.HelpFormatter("", width=80)
@@ -100,7 +113,13 @@ def _normal(word: str, syntax: OptionSyntax) -> str:
         name = f"--{syntax.aliases[name]}"
     if not name.startswith("--") or len(name) == 2:
         return word
-    return f"--{name[2:].replace('-', '_')}{sign}{value}"
+    plain = name[2:].replace("-", "_")
+    return f"--{syntax.renamed.get(plain, plain)}{sign}{value}"
+
+
+def _plain(word: str) -> str:
+    """The name of an option, without its value."""
+    return word.partition("=")[0].lstrip("-").replace("-", "_") if word.startswith("--") else ""
 
 
 def _add(parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax) -> None:
