@@ -1,0 +1,1 @@
+"""Ray Serve: applications of `ray.serve.llm`, which start vLLM."""
