@@ -257,3 +257,20 @@ def test_every_switch_is_an_argument() -> None:
         named = arguments.syntax.switches | arguments.syntax.lists
         known = set(argument_table("others", OWN)) | set(arguments.table)
         assert named - known <= set(argument_table("examples", OWN))
+
+
+def test_a_file_of_a_script_that_is_not_here_tells_the_trainer(tmp_path: Path) -> None:
+    """Its keys of TRL do; keys of the script's own classes are read as its options are."""
+    (tmp_path / "own.yaml").write_text(
+        "model_name: Qwen/Qwen2.5-0.5B\nnum_generations: 4\nmax_completion_length: 256\n"
+        "per_device_train_batch_size: 4\nmy_flag: 3\n"
+    )
+    found = _read("python train.py --config own.yaml --beta 0.1", tmp_path)
+    assert found.problems == []
+    assert found.run["model"]["name"] == "Qwen/Qwen2.5-0.5B"
+    assert found.run["program"]["tool"] == "trl.GRPOTrainer"
+    assert found.run["program"]["args"]["beta"] == 0.1
+    assert any(
+        one.startswith("train.py uses trl.GRPOTrainer, because of ") for one in found.assumed
+    )
+    assert any("my_flag" in one.key for one in found.limits)

@@ -54,9 +54,13 @@ def read_command(command: Command) -> Reading:
     script = command.program
     if script not in EXAMPLES and (own := _read_own(command)) is not None:
         return own
-    tool = trainer_of_name(script)
-    reading = _reading(tool or TRAINER)
+    tool, why = trainer_of_name(script), ""
     if tool is None and script not in EXAMPLES:
+        tool, why = _trainer_of_config(command)
+    reading = _reading(tool or TRAINER)
+    if why:
+        reading.assumed.append(f"{script} uses {tool}, {why}")
+    elif tool is None and script not in EXAMPLES:
         reading.assumed.append(f"{script} uses {TRAINER}, because its name says no other")
     values, loaded = _script_values(reading, command, tool or TRAINER)
     _fill(reading, tool or TRAINER, values, command, loaded)
@@ -135,6 +139,14 @@ def _read_own(command: Command) -> Reading | None:
     return reading
 
 
+def _trainer_of_config(command: Command) -> tuple[str | None, str]:
+    """The trainer of TRL that the keys of a script's file tell, and how it was found."""
+    _, own = split_own(command.words[1:], script_arguments(TRAINER))
+    config = own_values(own).get("config")
+    tool, why = file_trainer(_file(command.files, str(config))) if config else (TRAINER, "")
+    return (None, "") if tool == TRAINER else (tool, why)
+
+
 def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
     """The values of a script's arguments, and what it gives to from_pretrained, by the usual
     meaning of their names; its text cannot be read.
@@ -143,7 +155,14 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
     words, own = split_own(command.words[1:], arguments)
     given, loaded = own_values(own), None
     config = given.pop("config", None)
-    values = _sorted(reading, arguments, _file(command.files, str(config)), "") if config else {}
+    values: Section = {}
+    if config:  # the keys of the script's own classes are read as its options are
+        file = _file(command.files, str(config))
+        known = {
+            key: one for key, one in file.items() if renamed().get(key, key) in arguments.table
+        }
+        given = {**{key: one for key, one in file.items() if key not in known}, **given}
+        values = _sorted(reading, arguments, known, "")
     values |= _options(script, words, arguments, reading, command.files)
     files = {name: given.pop(name) for name in NAMED if name in given}
     values |= {NAMED[name]: command.files.data(str(one)) for name, one in files.items()}
