@@ -124,6 +124,25 @@ def test_the_stage_with_the_least_room_decides() -> None:
     assert stages[1].pool_bytes > stages[0].pool_bytes  # an embedding less
 
 
+def test_what_every_stage_of_qwen2_had() -> None:
+    """The embedding until 0.6.1, the head until 0.6.4; a log of 0.6.1 shows both on stage 0."""
+    table = 152064 * 5120 * 2 // 4  # of the vocabulary, on one of four ranks
+
+    def copies(version: str) -> list[int]:
+        server = run(
+            "qwen2.5-32b", engine_version=version, tensor_parallel_size=4, pipeline_parallel_size=2
+        )
+        stages = [serve(replace(server, stage=stage)) for stage in range(2)]
+        names = "embedding", "output head"
+        return [
+            sum(item(one, name) for name in names if item(one, name)) // table for one in stages
+        ]
+
+    assert copies("0.6.1") == [2, 2]
+    assert copies("0.6.4") == [2, 1]
+    assert copies("0.6.5") == [1, 1]
+
+
 def test_experts_are_spread_or_cut() -> None:
     """Replicas share experts: whole ones, or slices of all; routers are on every rank."""
 

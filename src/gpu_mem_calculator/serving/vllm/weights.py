@@ -32,10 +32,18 @@ from .versions import Version, version
 # Families whose code allocates the output head on every pipeline stage, not only the last (0.11.0
 # model_executor/models/*.py: ParallelLMHead without get_pp_group().is_last_rank).
 HEAD_ON_EVERY_STAGE = words("""
-    baichuan bloom chatglm deepseek falcon gpt2 gpt_neox gpt_oss gptj jamba mamba2 mixtral olmo2
-    olmoe opt phi phimoe qwen2_moe qwen3_moe starcoder2
+    baichuan bloom chatglm deepseek falcon gpt2 gpt_bigcode gpt_neox gpt_oss gptj granitemoe
+    granitemoehybrid internlm2 jamba mamba2 mixtral nemotron_h olmo2 olmoe opt phi phimoe qwen
+    qwen2_moe qwen3_moe qwen3_next stablelm starcoder2
 """)
-HEAD_ON_EVERY_STAGE_UNTIL_0_8 = words("deepseek_v2 deepseek_v3 kimi_k2")  # too, before 0.8.0
+# The same of the embedding (VocabParallelEmbedding without is_first_rank): these, and
+EMBEDDING_ON_EVERY_STAGE = words("cohere cohere2 gemma gemma2 gemma3 gemma3_text lfm2 mpt")
+# Until these releases other families had them, too: 0.7.3 deepseek_v2.py; 0.6.4 and 0.6.1 qwen2.py.
+HEAD_UNTIL = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), (0, 8, 0)),
+    "qwen2": (0, 6, 5),
+}
+EMBEDDING_UNTIL = {"qwen2": (0, 6, 2)}
 UNPACKED, ABSORBED = "latent attention: unpacked", "latent attention: absorbed"
 
 
@@ -67,10 +75,14 @@ def _positions(run: Run) -> int:
 
 
 def _with_heads(run: Run, shard: ServerShard) -> ServerShard:
-    """The rank's part of the model, with the head where every stage has one."""
-    early = HEAD_ON_EVERY_STAGE_UNTIL_0_8 if version(run) < (0, 8, 0) else ()
-    on_every_stage = run.arch.family in (*HEAD_ON_EVERY_STAGE, *early)
-    return replace(shard, head=True) if run.arch.head is not None and on_every_stage else shard
+    """The rank's part of the model, with what every stage has: the head, the embedding, or both."""
+    family, now, none = run.arch.family, version(run), (0, 0, 0)
+    head = family in HEAD_ON_EVERY_STAGE
+    embedding = head or family in EMBEDDING_ON_EVERY_STAGE
+    if embedding or now < EMBEDDING_UNTIL.get(family, none):
+        shard = replace(shard, embedding=True)
+    has_head = head or now < HEAD_UNTIL.get(family, none)
+    return replace(shard, head=True) if run.arch.head is not None and has_head else shard
 
 
 def latent_projections(
