@@ -12,7 +12,7 @@ from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.server_result import serving_result
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS
+from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerMemory
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
 from gpu_mem_calculator.serving.vllm.engine import serve
 from gpu_mem_calculator.tools.read import read
@@ -215,3 +215,33 @@ def test_full_estimate_shows_a_server() -> None:
     )
     assert fits.result.fits_on_gpu
     assert fits.served[0].tokens > 400_000
+
+
+def test_segments_are_deducted_until_0_6_3() -> None:
+    """Logs of Qwen2.5-32B on 2 x 4 cards: 129,061 blocks with 0.6.1, where 0.6.4 has more room."""
+    name = "segments beyond the tensors"
+
+    def stage(version: str, number: int = 1) -> ServerMemory:
+        server = run(
+            "qwen2.5-32b",
+            gpu="a800-80gb-sxm",
+            engine_version=version,
+            tensor_parallel_size=4,
+            pipeline_parallel_size=2,
+            max_seq_len=15000,
+            gpu_memory_utilization=0.95,
+        )
+        return serve(replace(server, stage=number))
+
+    assert abs(stage("0.6.1").tokens / (129_061 * 16) - 1) < 0.011  # cards of 79.35 GiB
+    assert 400 * MIB < item(stage("0.6.3"), name) < 900 * MIB
+    assert item(stage("0.6.4"), name) == 0
+
+
+def test_the_sampler_worked_in_16_bits_until_0_5_4() -> None:
+    """A sort of 2 bytes and 8 of places a logit, and no copy in fp32."""
+    logits = 256 * 128256
+    old, new = (served(engine_version=version) for version in ("0.5.4", "0.5.5"))
+    assert item(old, "logits in fp32") == 0
+    assert item(new, "logits in fp32") == 4 * logits
+    assert item(old, "logits sorted, with their places") == 10 * logits

@@ -87,6 +87,7 @@ L2_MIB = {
     **dict.fromkeys(UNMEASURED, 50),
 }
 H200_L2_MIB, H200_BYTES = 60, 100 * GIB
+PEAK_FROM = (0, 6, 4)  # vllm/worker/worker.py determine_num_available_blocks
 
 
 class ProfilePeak(Struct, frozen=True):
@@ -99,6 +100,14 @@ class ProfilePeak(Struct, frozen=True):
     def bytes(self) -> int:
         """Sum of all parts."""
         return sum(part.bytes for part in self.parts)
+
+
+def deducts_segments(run: Run) -> bool:
+    """Whether this vLLM version deducts the segments that torch keeps, instead of this peak.
+
+    They are not replayed where images are profiled.
+    """
+    return version(run) < PEAK_FROM and not images.num_images(run)
 
 
 def is_compiled(run: Run) -> bool:

@@ -29,7 +29,7 @@ from ...run.weights import find_format
 from ...run.weights.rank_weights import ROUNDED, run_format
 from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
 from ...run.weights.weight_formulas import less, parameters_formula
-from .activations import profile_peak
+from .activations import deducts_segments, profile_peak
 from .cache import BlockPool
 from .graphs import COUNTED_FROM, graph_parts
 from .non_torch import counted_parts, uncounted_parts
@@ -89,6 +89,10 @@ def rank_budget(run: Run, stage: int) -> RankBudget:
     """The budget of one rank of a pipeline stage; `run` has every default applied."""
     shard = rank_shard(run, stage)
     peak = profile_peak(run, shard)
+    if deducts_segments(run):
+        from .segments import with_segments  # with a model of torch's allocator
+
+        peak = with_segments(run, shard, peak)
     items = (
         *_weight_items(run, shard),
         *_items(ACTIVATION, peak.parts),

@@ -4,6 +4,7 @@ The profile run samples max_num_seqs sequences with top-k and top-p, which is th
 servers. Bytes per logit, all alive at once:
 
 - V1 before 0.8: the model's logits alone.
+- before 0.5.5 nothing is cast to fp32: 2 where it says 4.
 - sorting (V0; V1 until 0.16): 4 the logits in fp32, 4 + 8 sorted values and their indices, 8 the
   indices before, 12 copies inside the sort. Measured on an H200 with torch 2.11: 9.50 to 9.56 times
   the fp32 logits for 128 to 1,024 rows of 32,064 to 201,088, 12.56 to 12.76 for 2 to 127 rows,
@@ -40,7 +41,7 @@ GATHER_SOURCE = code(
 SECOND_RUNNER_SOURCE = code(
     "vllm 0.25.0 vllm/v1/worker/gpu/sample/sampler.py apply_sampling_params"
 )
-SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
+FP32_FROM, SORT_UNTIL, MASKS_FROM = (0, 5, 5), (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer rows are sorted
 ONE_PASS = 128  # rows; 2 to 127 rows take 12 bytes a logit more
@@ -67,6 +68,14 @@ def sampling_kernel(run: Run) -> str:
     return ROW_SEARCH if searches else SORT
 
 
+def logit_bytes(run: Run, size: int) -> int:
+    """Bytes of a logit that is sampled: fp32, before 0.5.5 the model's own `size`.
+
+    vllm 0.5.4 and 0.5.5 vllm/model_executor/layers/sampler.py forward.
+    """
+    return 4 if version(run) >= FP32_FROM else size
+
+
 def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
     """Logits and their copies at the sampling peak; `size`: bytes of a logit in the model."""
     rows, vocab = sampled_rows(run), run.arch.vocab
@@ -77,11 +86,13 @@ def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
     yield part("logits", LOGITS, *logits, ("bytes", size))
     if v1(run) and version(run) < FIRST_V1:  # the profile run ends here
         return
-    yield part("logits in fp32", LOGITS, *logits, ("bytes", 4))
+    each = logit_bytes(run, size)
+    if version(run) >= FP32_FROM:
+        yield part("logits in fp32", LOGITS, *logits, ("bytes", 4))
     kernel = sampling_kernel(run)
     if kernel == SORT:
-        copies = 20 + (12 if 1 < rows < ONE_PASS else 0)
-        yield part("logits sorted, with their places", SORT_SOURCE, *logits, ("bytes", 12))
+        copies = each + 16 + (12 if 1 < rows < ONE_PASS else 0)
+        yield part("logits sorted, with their places", SORT_SOURCE, *logits, ("bytes", each + 8))
         yield part("torch.sort's own copies", SORT_SOURCE, *logits, ("bytes", copies))
     elif kernel == ROW_SEARCH:
         yield part("probabilities and noise", IN_PLACE_SOURCE, *logits, ("bytes", 8))
