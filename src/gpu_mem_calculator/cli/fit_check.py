@@ -6,15 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..estimates.calculator import Estimate
-from ..estimates.fit_verdict import FITS, SHORT, UNSURE
+from ..estimates.fit_verdict import EXIT_CODES, FITS, SHORT
 from ..ledger.units import GIB
 from ..runfile.text.errors import InputError, print_to_stderr
 from .output import write
 
 if TYPE_CHECKING:
     from .values import Margin
-
-EXIT_CODES = {FITS: 0, SHORT: 1, UNSURE: 3}
 
 
 def check_options(args: argparse.Namespace) -> None:

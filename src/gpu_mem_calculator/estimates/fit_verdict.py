@@ -10,6 +10,7 @@ FITS, SHORT, UNSURE = "fits", "does_not_fit", "cannot_tell"
 """The three outcomes. `cannot_tell`: the run survives in the replay, but within the margin; nothing
 was replayed, and the tensors alone fit; or something that is not modelled could decide."""
 WORDS = {FITS: "fits", SHORT: "does not fit", UNSURE: "cannot tell"}
+EXIT_CODES = {FITS: 0, SHORT: 1, UNSURE: 3}  # of commands that check
 CLEAR = 1.5
 """With this many times the ledger's highest instant, what is outside torch included, a run fits
 without a replay. Its total (needs, margin, outside torch) is at most 1.39 times of that over 610

@@ -11,9 +11,6 @@ from .text.errors import InputError
 
 MODEL_KEYS = ("model_type", "architectures")  # of a config.json
 TOOL_KEYS = ("base_model",)  # of files that may have a model_type, too: Axolotl's
-# Sections of other tools' files that have `model` or `training`, too: torchtitan's, torchtune's,
-# Lightning's.
-NOT_OURS = frozenset({"job", "checkpointer", "seed_everything"})
 BESIDE = {"program", "limits"}  # what a run file has beside its sections
 SAME_NAMES = ("gradient_accumulation_steps", "optimizer")  # names of `training`, too
 MODEL = "model.name"
@@ -24,7 +21,7 @@ MOST_WORDS = 250  # characters of the settings in a suggested command
 
 def is_run_file(data: Any) -> bool:
     """Whether data has a section of a run file; other tools have such keys with plain values."""
-    if not isinstance(data, Mapping) or data.keys() & NOT_OURS:
+    if not isinstance(data, Mapping):
         return False
     return any(isinstance(data.get(name), Mapping) for name in SECTIONS)
 

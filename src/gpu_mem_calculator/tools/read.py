@@ -16,9 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..runfile.config import RunFile
-from ..runfile.file_kinds import as_run_file, is_run_file
+from ..runfile.file_kinds import BESIDE, as_run_file, is_run_file
 from ..runfile.program import Program, Translation
 from ..runfile.read import NAMES_NO_MODEL, as_dict, parse, with_settings
+from ..runfile.sections import SECTIONS
 from ..runfile.text.errors import InputError
 from .reading import COMMAND, DATA, MODELFILE, PATH, PYTHON, SCRIPTS, TEXT, WORDS
 
@@ -35,6 +36,7 @@ NAMES_ONE = (
     "--model {} is for DeepSpeed's JSON, which names none; leave it out, or use --set"
     " model.name=NAME"
 )
+OURS = {*SECTIONS, *BESIDE}
 Options = Callable[[Mapping[str, Any]], tuple[Sequence[str], Sequence[str]]]
 
 
@@ -151,7 +153,7 @@ def read_all(source: Anything, door: Door = HERE) -> list[Asked]:
     given: Any = source
     if not kind:
         parse(given)  # says what a run file is
-    if kind == DATA and is_run_file(given):
+    if kind == DATA and _is_own(given):
         return [_own(given, door)]
     if kind == PATH:
         from ..runfile.text.text_data import file_text
@@ -196,7 +198,16 @@ def _run_file(text: str, path: str) -> Any:
         data = parse_file_text(text, path)
     except InputError:
         return None
-    return data if is_run_file(data) else None
+    return data if _is_own(data) else None
+
+
+def _is_own(data: Any) -> bool:
+    """Whether data is a run file; the tools are asked where it has a key that no run file has."""
+    if not is_run_file(data) or data.keys() <= OURS:
+        return is_run_file(data)
+    from .reading.tools import file_format
+
+    return file_format(data) is None
 
 
 def _own(data: Mapping[str, Any], door: Door) -> Asked:

@@ -92,6 +92,31 @@ class LookColumn(Struct, frozen=True):
     slices: list[LookSlice]
 
 
+class CheckBody(Struct, frozen=True, omit_defaults=True):
+    """Whether a command fits, with the exit code of `check`; of several, the worst of `answers`.
+
+    - summary: the verdict in a line; problems: why nothing is estimated
+    - tool, version, keys: what was read, and the effect of each key: memory, free or refused
+    - assumed: what was assumed in reading it; limits: what of it is not modelled
+    - run: its run file; result: the estimate of that
+    - together: what commands take of a GPU that they share
+    """
+
+    verdict: str
+    exit_code: int
+    summary: str = ""
+    problems: list[str] = []
+    tool: str = ""
+    version: str = ""
+    keys: dict[str, str] = {}
+    assumed: list[str] = []
+    limits: list[dict[str, Any]] = []
+    run: dict[str, Any] = {}
+    result: MemoryResult | None = None
+    answers: list[dict[str, Any]] = []
+    together: list[dict[str, Any]] = []
+
+
 class Look(Struct, frozen=True):
     """What the page shows: the result, pieces of HTML by name, what lies behind the picture."""
 

@@ -13,11 +13,15 @@ from ..tools.reading import TEXT
 from ..tools.reading.reading import RUN_FILE
 
 
+def source(body: Any) -> Any:
+    """What a body gives: the text of {"text": ...}, else a run file or another tool's data."""
+    is_text = isinstance(body, Mapping) and body.keys() == {TEXT} and isinstance(body[TEXT], str)
+    return body[TEXT] if is_text else body
+
+
 def asked(body: Any) -> Asked:
-    """What a body asks: a run file or the data of another tool's, or {"text": ...}."""
-    if isinstance(body, Mapping) and body.keys() == {TEXT} and isinstance(body[TEXT], str):
-        return read(body[TEXT], TEXT_ALONE)
-    return read(body, TEXT_ALONE)
+    """What a body asks."""
+    return read(source(body), TEXT_ALONE)
 
 
 def read_pasted(text: str) -> dict[str, Any]:

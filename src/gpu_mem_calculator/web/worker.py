@@ -29,6 +29,14 @@ from ..advice.training.remedies import remedies
 from ..advice.training.run_changes import all_changes, ledger_bytes
 from ..catalog.hub.access import Access, allow, endpoint
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
+from ..estimates.checked import (
+    CheckQuestion,
+    answer_data,
+    asked_readings,
+    check_reading,
+    shared_gpus,
+    unknown_tool,
+)
 from ..estimates.explain.explain import explain
 from ..estimates.fit_verdict import FITS
 from ..ledger.units import MIB
@@ -41,10 +49,11 @@ from ..report.standalone import standalone
 from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
+from ..tools.reading.tools import UnknownToolError
 from .export import export
 from .logs import log_fault, start_logs
 from .options import Options, is_true, numbers, one_of, width
-from .pasted_text import asked, read_pasted
+from .pasted_text import asked, read_pasted, source
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
@@ -161,6 +170,18 @@ def explain_entries(body: Any, _options: Options) -> Any:
     return explain(_estimate(body, replay=False))
 
 
+def check(body: Any, options: Options) -> Any:
+    """Whether each command of a text fits, and those on one GPU together; or a run file."""
+    hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
+    question = CheckQuestion(hardware=hardware)
+    try:
+        readings = asked_readings(source(body), question, None)
+    except UnknownToolError as error:
+        return unknown_tool(error)
+    checked = [check_reading(one, question) for one in readings]
+    return answer_data(checked, shared_gpus(checked))
+
+
 def infer(body: Any, options: Options) -> Any:
     """A server's estimate, its table of contexts and sequences, its speed and changes to try."""
     table = (numbers(options, "contexts"), numbers(options, "concurrency"))
@@ -236,6 +257,7 @@ def warm_up(_body: Any, _options: Options) -> Any:
 TASKS: dict[str, Task] = {
     "warm": warm_up,
     "calculate": calculate,
+    "check": check,
     "replay": calculate,
     "validate": validate,
     "explain": explain_entries,

@@ -128,7 +128,7 @@ class _Source(Struct, frozen=True):
             if text.lstrip()[:1] in ("{", "[", ""):
                 raise
             data = text
-        if isinstance(data, str):
+        if isinstance(data, str) or _has_words(data):
             return self.script(text)
         if not isinstance(data, Mapping):
             raise InputError(f"{where} is not {KINDS}")
@@ -219,7 +219,7 @@ class _Source(Struct, frozen=True):
 
     def data(self, data: Mapping[str, Any], name: str) -> Reading:
         """The data of a file: a run file's, a model's config.json, or another tool's."""
-        if not is_run_file(data) and file_format(data) is not None:
+        if file_format(data) is not None:
             found = read_data(data, self.files)
             assert found is not None
             return found
@@ -243,6 +243,11 @@ class _Source(Struct, frozen=True):
         found = run_file(data, model=self.door.model, settings=settings)
         keys: dict[str, Effect] = dict.fromkeys(found.no_memory, "free")
         return Reading(tool=DEEPSPEED, run=found.data, keys=keys, assumed=list(found.assumed))
+
+
+def _has_words(data: Any) -> bool:
+    """Whether a key has several words: of a command with JSON in it, YAML makes an object."""
+    return isinstance(data, Mapping) and any(" " in str(key).strip() for key in data)
 
 
 def model_name(word: str) -> str:

@@ -44,7 +44,8 @@ class Format(Struct, frozen=True, kw_only=True):
       (`vllm serve`); `modules`: patterns of modules that `python -m` starts;
       `paths`: patterns of a script's path, where its name alone does not decide;
       `options`: patterns of a program's name, with options that only this tool's has, all of them
-    - `keys`: sets of keys; a file that has every key of one set is the tool's
+    - `keys`: sets of keys; a file with every key of one set is the tool's; `wins`: also where it
+      has a section as a run file has, such as `model`
     """
 
     title: str
@@ -55,6 +56,7 @@ class Format(Struct, frozen=True, kw_only=True):
     options: Mapping[str, tuple[str, ...]] = {}
     modules: tuple[str, ...] = ()
     keys: tuple[frozenset[str], ...] = ()
+    wins: bool = False
 
 
 def _format(folder: str, row: Mapping[str, Any]) -> Format:
@@ -127,11 +129,14 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading | None:
 
 def file_format(data: Any) -> Format | None:
     """The tool whose file the data is, by its keys; None for a run file or a model's."""
-    if not isinstance(data, Mapping) or is_run_file(data):
-        return None
-    if is_model_config(data) and not data.keys() & NOT_OF_MODELS:
+    if not isinstance(data, Mapping):
         return None
     given = frozenset(str(key) for key in data)
+    if is_run_file(data):
+        winners = (one for one in FORMATS.values() if one.wins)
+        return next((one for one in winners if any(keys <= given for keys in one.keys)), None)
+    if is_model_config(data) and not data.keys() & NOT_OF_MODELS:
+        return None
     tools = (one for one in FORMATS.values() if any(keys <= given for keys in one.keys))
     return next(tools, None)
 
