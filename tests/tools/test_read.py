@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,18 @@ def test_another_model_is_another_translation(tmp_path: Path, counts: Counts) ->
         found.append(estimate(run, replay=False).allocated_bytes)
     assert found[0] < found[1]
     assert list(counts.translated.values()) == [1, 1]
+
+
+def test_a_model_on_disk_is_read_once(tmp_path: Path, counts: Counts) -> None:
+    """However many runs of it are estimated, until its files change."""
+    config = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 100}
+    path = tmp_path / "config.json"
+    for layers in (2, 3):
+        path.write_text(json.dumps({**config, "n_layer": layers}), encoding="utf-8")
+        os.utime(path, (layers, layers))  # as if seconds had passed
+        command = f"trl sft --model_name_or_path {tmp_path}"
+        assert main(["check", "--gpu", "h100", *command.split()]) == 0
+        assert list(counts.looked_up.values()) == [layers - 1]
 
 
 def test_every_kind_of_source_is_recognised(

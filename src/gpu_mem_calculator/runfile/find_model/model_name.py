@@ -115,6 +115,23 @@ def _similar(name: str) -> str:
     return f"; did you mean {found!r}?" if found else ""
 
 
+def disk_stamp(name: str) -> list[tuple[str, int, int]] | None:
+    """The names, times and sizes of a file, or of those in a folder; None where the name is
+    neither, or files are not opened.
+    """
+    if not name or not access().files:
+        return None
+    try:
+        if os.path.isfile(name):
+            facts = os.stat(name)
+            return [(os.path.abspath(name), facts.st_mtime_ns, facts.st_size)]
+        with os.scandir(os.path.abspath(name)) as entries:
+            found = [(one.path, one.stat().st_mtime_ns, one.stat().st_size) for one in entries]
+        return sorted(found)
+    except (OSError, ValueError):
+        return None
+
+
 def config_file(name: str) -> Path | None:
     """The path of a config.json on disk; None where the name is none, or files are not opened."""
     if not name or not access().files:

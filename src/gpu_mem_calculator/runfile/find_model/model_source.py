@@ -25,6 +25,7 @@ from ..text.errors import InputError
 from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import (
     config_file,
+    disk_stamp,
     fetch_checkpoint,
     is_here,
     name_with_revision,
@@ -76,27 +77,33 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     config.json is read.
     """
     try:
-        key = _key(model)
+        key = _key(model, headers)
         return _look_up(model, headers) if key is None else _kept(key)
     except (ConfigError, UnknownFamilyError, HubError) as error:
         raise InputError(str(error)) from None
 
 
-def _key(model: ModelConfig) -> bytes | None:
-    """What tells a model from others that no file and no address can change; None for the rest."""
-    if model.recorded is not None or (
-        model.config is None and exact_preset(name_with_revision(model)) is None
-    ):
+def _key(model: ModelConfig, headers: bool) -> bytes | None:
+    """What tells a model from others, and from itself after its files have changed; None for one
+    that is looked up elsewhere.
+    """
+    if model.recorded is not None:
         return None
+    name, stamp = name_with_revision(model), None
+    if model.config is None and exact_preset(name) is None:
+        stamp = disk_stamp(name)
+        if stamp is None:
+            return None
     try:
-        return msgspec.msgpack.encode(model)
+        return msgspec.msgpack.encode((model, headers and stamp is not None, stamp))
     except (TypeError, OverflowError):  # of a config that no file has
         return None
 
 
 @remembered(64, always=True)
 def _kept(key: bytes) -> ResolvedModel:
-    return _look_up(msgspec.msgpack.decode(key, type=ModelConfig), headers=False)
+    model, headers, _ = msgspec.msgpack.decode(key, type=tuple[ModelConfig, bool, Any])
+    return _look_up(model, headers)
 
 
 def _look_up(model: ModelConfig, headers: bool) -> ResolvedModel:
