@@ -6,7 +6,7 @@ Reads the command and the files that it names. Runs nothing without --run.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ..estimates.checked import (
     CANNOT_TELL,
     Checked,
     CheckQuestion,
+    SharedGpu,
     answer_data,
     asked_readings,
     check_reading,
@@ -25,13 +26,14 @@ from ..estimates.checked import (
     worst_code,
 )
 from ..estimates.fit_verdict import EXIT_CODES, FITS, UNSURE, WORDS
+from ..report.headline import STYLES
+from ..report.lines import BOLD, Line, line, wrap_lines
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
 from .output import write
 from .parser import option_keys
 from .screen import Screen
-from .together import several_lines
 
 if TYPE_CHECKING:
     from ..advice.training.remedies import Remedy
@@ -172,3 +174,31 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
     from ..ledger.secrets import printed_words
 
     return printed_words(["check", *own, *more, *args.launch])
+
+
+def several_lines(
+    checked: Sequence[Checked], shared: Sequence[SharedGpu], verdict: str
+) -> Iterator[Line]:
+    """The worst verdict with what decides it, then each answer under the names of its commands."""
+    alone = [one for one in checked if verdict in (_word(one), FITS)]
+    reasons = [gpu.text for gpu in shared if gpu.verdict == verdict]
+    reasons += dict.fromkeys(one.reading.name or one.reading.tool for one in alone)
+    yield from wrap_lines("", f"{WORDS[verdict]}: {'; '.join(reasons)}", STYLES[verdict])
+    for gpu in shared:
+        if gpu.verdict != verdict:
+            yield from wrap_lines("", f"{WORDS[gpu.verdict]}: {gpu.text}", STYLES[gpu.verdict])
+    yield line()
+    done: list[Sequence[Line]] = []
+    for one in checked:
+        if one.lines in done or not one.lines:
+            continue
+        done.append(one.lines)
+        for name in (other.reading.name for other in checked if other.lines == one.lines):
+            yield line(name or one.reading.tool, BOLD)
+        yield from one.lines
+        yield line()
+
+
+def _word(one: Checked) -> str:
+    """The verdict of an answer; one that cannot be read is open."""
+    return one.result.verdict if one.result is not None else UNSURE

@@ -38,6 +38,7 @@ class UnknownToolError(InputError):
 class Format(Struct, frozen=True, kw_only=True):
     """A tool: its title, the release that was read, and how its commands and files are recognised.
 
+    - `version`: in the row itself, or of the `frameworks` that it names (ledger/frameworks.py)
     - `folder`: the folder of the row; its `read.py` has `read_command(command)` and, where
       the tool has files, `read_data(data, files)`
     - `programs`: patterns of the program's name, with its first argument where that decides
@@ -61,7 +62,8 @@ class Format(Struct, frozen=True, kw_only=True):
 
 def _format(folder: str, row: Mapping[str, Any]) -> Format:
     read = [getattr(frameworks, name).version for name in row.get("frameworks", ())]
-    return msgspec.convert({**row, "folder": folder, "version": " and ".join(read)}, Format)
+    version = row.get("version") or " and ".join(read)
+    return msgspec.convert({**row, "folder": folder, "version": version}, Format)
 
 
 # One row for each tool, in the order in which they are tried.
