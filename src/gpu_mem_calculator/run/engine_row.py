@@ -29,7 +29,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
       its layers see it
     - `equal_stages`: stages of a pipeline share the layers equally, with the ends where they count
     - `array_sizes`: its rules hold for arrays of every size
-    - `apart`: mesh axes of whose sizes its ledger takes one at a time, and one stage at a time
+    - `apart`: mesh axes of whose sizes its ledger takes one at a time
     - `plan_limit`: a sentence on what plans with it leave out
     - `runtimes`: the kinds of cards that it has kernels for (run/cuda/runtimes.py)
     - `interval`: the class of its measured steps (timing/training/step.py)

@@ -187,6 +187,21 @@ def test_arrays_equal_scalars(stage: int) -> None:
         assert one.peak() == many.peak()[index]
 
 
+@pytest.mark.parametrize("place", ["none", "cpu"])
+def test_arrays_of_pipelines_equal_scalars(place: str) -> None:
+    """First, second and last stages of several pipelines at once, also where one ties a table."""
+    arch = LLAMA | {"tie_word_embeddings": True, "num_layers": 8}
+    sizes, micro = np.array([2, 4, 8]), np.array([1, 2, 16])
+    stages = np.stack([0 * sizes, 0 * sizes + 1, sizes - 1])
+    shared = {"tp": 2, "seq": 512, "options": {"zero_stage": 1, "offload_optimizer": place}}
+    many = ENGINE.ledger(run(arch, pp=sizes, stage=stages, micro_batches=micro, **shared))
+    heights = many.peak()
+    for index, (pp, m) in enumerate(zip(sizes.tolist(), micro.tolist(), strict=True)):
+        for row, stage in enumerate((0, 1, pp - 1)):
+            one = ENGINE.ledger(run(arch, pp=pp, stage=stage, micro_batches=m, **shared))
+            assert one.peak() == heights[row, index]
+
+
 def test_arrays_of_shards_are_refused() -> None:
     """Tensor-parallel sizes decide what the model is, so each has its ledger."""
     with pytest.raises(ValueError, match="need a ledger each"):

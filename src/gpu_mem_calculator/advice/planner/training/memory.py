@@ -32,9 +32,9 @@ def busiest_stages(run: Run, engine: str) -> list[Any]:
     row, equal = engine_row(engine), equal_layers(run)
     if isinstance(pp, int) and pp == 1:
         return [0]
-    if row.apart or not (row.array_sizes or equal):
-        return sorted({0, 1, pp - 1}) if row.apart and equal else list(range(pp))
-    if row.equal_stages and equal:
+    if not (row.array_sizes or equal):
+        return list(range(pp))
+    if equal and (row.equal_stages or row.apart):
         return [np.stack(np.broadcast_arrays(0, np.minimum(1, pp - 1), pp - 1)).reshape(3, -1)]
     return [np.minimum(np.arange(np.max(pp)).reshape(-1, 1), pp - 1)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ....estimates.machine import machine_of
 from ....estimates.margin import margin_of
 from ....ledger.remember import remembered
+from ....run.run import Run
 from ....runfile.resolve.resolved_run import ResolvedRun
 from ....timing.training.step import step_seconds
 from ....training.engines import engine_row
@@ -95,9 +96,7 @@ def joined(one: Found, other: Found) -> Found:
 
 
 class SizeGrid(Struct, frozen=True):
-    """Set-ups of a structure whose ledger is one for arrays: their indices into its pipes and
-    ranks, and their sizes.
-    """
+    """Set-ups of a structure: their indices into its pipes and ranks, and their sizes."""
 
     pipes: Any
     ranks: Any
@@ -110,6 +109,10 @@ class SizeGrid(Struct, frozen=True):
         sizes = {axis: _of_part(size, chosen) for axis, size in self.sizes.items()}
         dp, many = (_of_part(size, chosen) for size in (self.dp, self.micro_batches))
         return SizeGrid(self.pipes[chosen], self.ranks[chosen], sizes, dp, many)
+
+    def of(self, run: Run) -> Run:
+        """A run with these sizes."""
+        return with_sizes(run, self.sizes, self.dp, self.micro_batches)
 
 
 def _of_part(size: Any, chosen: Any) -> Any:
@@ -153,30 +156,36 @@ def _valid_grid(
     return SizeGrid(pipe, rank, sizes, dp, many).part(np.flatnonzero(valid))
 
 
-def accepted_grids(structure: Structure, global_batch: int) -> Iterator[SizeGrid]:
-    """The valid set-ups that the engine's rules accept, in parts that its ledger takes at once.
+def accepted_grid(structure: Structure, global_batch: int) -> SizeGrid:
+    """The valid set-ups that the engine's rules accept."""
+    import numpy as np
+
+    grid = valid_grid(structure, global_batch)
+    if engine_row(structure.engine).array_sizes:
+        return grid
+    accepted = [
+        at_sizes(structure, structure.sizes(pipe, rank), global_batch) is not None
+        for pipe, rank in zip(grid.pipes.tolist(), grid.ranks.tolist(), strict=True)
+    ]
+    return grid if all(accepted) else grid.part(np.flatnonzero(accepted))
+
+
+def ledger_parts(structure: Structure, grid: SizeGrid) -> list[Any]:
+    """The places of set-ups that one ledger of the engine takes.
 
     Sizes that are taken apart are each in a part of their own; without a pipeline a structure is
     another one. Layers of several kinds are on stages that differ.
     """
     import numpy as np
 
-    grid, row = valid_grid(structure, global_batch), engine_row(structure.engine)
-    if row.array_sizes or not len(grid.pipes):
-        yield from [grid] if len(grid.pipes) else []
-        return
-    accepted = [
-        at_sizes(structure, structure.sizes(pipe, rank), global_batch) is not None
-        for pipe, rank in zip(grid.pipes.tolist(), grid.ranks.tolist(), strict=True)
-    ]
-    alone = row.apart or ({PP} if not equal_layers(structure.resolved.run) else set())
+    row, count = engine_row(structure.engine), len(grid.pipes)
+    if row.array_sizes:
+        return [np.arange(count)]
+    alone = row.apart | (set() if equal_layers(structure.resolved.run) else {PP})
     pp = grid.sizes[PP] if PP in alone else np.minimum(grid.sizes[PP], 2)
     tp = grid.sizes[TP] if TP in alone else 1
-    kinds = np.broadcast_to(pp * (MOST_PP + 1) + tp, len(grid.pipes))
-    for kind in np.unique(kinds):
-        chosen = np.flatnonzero((kinds == kind) & accepted)
-        if len(chosen):
-            yield grid if len(chosen) == len(kinds) else grid.part(chosen)
+    kinds = np.broadcast_to(pp * (MOST_PP + 1) + tp, count)
+    return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
 
 
 def evaluate(structure: Structure, global_batch: int) -> Evaluated:
@@ -184,20 +193,23 @@ def evaluate(structure: Structure, global_batch: int) -> Evaluated:
     import numpy as np
 
     resolved, machine = structure.resolved, machine_of(structure.resolved.hardware)
-    parts = []
-    for grid in accepted_grids(structure, global_batch):
-        run = with_sizes(resolved.run, grid.sizes, grid.dp, grid.micro_batches)
-        allocated = peak_bytes(resolved, run)
-        more = np.int64(allocated * _share(structure)) + outside_bytes(resolved, run)
-        seconds = step_seconds(run, structure.engine, machine).estimate
-        arrays = (grid.pipes, grid.ranks, allocated, allocated + more, seconds)
-        parts.append([np.broadcast_to(array, len(grid.pipes)) for array in arrays])
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    if len(parts) > 1:  # as they are in the structure's lists
-        order = np.lexsort((columns[1], columns[0]))
-        columns = [column[order] for column in columns]
-    names = Evaluated.__struct_fields__
-    return Evaluated(**dict(zip(names, columns or [np.zeros(0)] * len(names), strict=True)))
+    whole = accepted_grid(structure, global_batch)
+    count = len(whole.pipes)
+    if not count:
+        return Evaluated(**dict.fromkeys(Evaluated.__struct_fields__, np.zeros(0)))
+    allocated = np.zeros(count, dtype="int64")
+    for places in ledger_parts(structure, whole):
+        allocated[places] = peak_bytes(resolved, whole.part(places).of(resolved.run))
+    run = whole.of(resolved.run)
+    outside = outside_bytes(resolved, run)
+    seconds = step_seconds(run, structure.engine, machine).estimate
+    return Evaluated(
+        pipes=whole.pipes,
+        ranks=whole.ranks,
+        allocated=allocated,
+        total=allocated + np.int64(allocated * _share(structure)) + outside,
+        seconds=np.broadcast_to(seconds, count),
+    )
 
 
 def _share(structure: Structure) -> float:

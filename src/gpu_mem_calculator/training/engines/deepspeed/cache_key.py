@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .layout import ZeroLayout, listed
+from .layout import ZeroLayout, counted, listed
 
 UNREAD = frozenset(("run", "instants", "frozen", "layers", "pinned", "first", "last"))
 """Fields of a plan that no rank reads while it counts; of the run, those of RUN are read."""
@@ -48,6 +48,7 @@ def plain(plan: ZeroLayout, ranks: int, micro_batches: int, runs: Any = None) ->
     Micro-batches between the first and the last are alike, so there are at most three. The
     trainable elements are those of the model's configuration, without a count that overrides them.
     """
+    counts = plan.counts if runs is None else counted(runs)
     runs = runs or tuple((sizes, int(units)) for sizes, units in plan.runs)
     run = replace(plan.run, micro_batches=min(micro_batches, 3))
-    return replace(plan, run=run, ranks=ranks, runs=runs, trainable=listed(runs))
+    return replace(plan, run=run, ranks=ranks, runs=runs, counts=counts, trainable=listed(runs))

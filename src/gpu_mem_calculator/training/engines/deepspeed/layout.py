@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import GPU, Entry, Instant, Ledger
-from ....ledger.num import EMPTY, Bytes, Num, larger, sized
+from ....ledger.num import EMPTY, Bytes, Num, holds, larger, nothing, sized
 from ....ledger.source import code
 from ....run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ....run.run import Run
@@ -29,6 +30,15 @@ Runs = tuple[tuple[tuple[int, ...], Num], ...]  # elements of a unit's parameter
 def listed(runs: Runs) -> Num:
     """Elements of some parameters."""
     return sum(sum(sizes) * units for sizes, units in runs)
+
+
+def counted(runs: Runs) -> dict[int, Num]:
+    """The number of parameters of each size."""
+    counts: dict[int, Num] = {}
+    for sizes, units in runs:
+        for size in () if nothing(units) else sizes:
+            counts[size] = counts.get(size, 0) + units
+    return counts
 
 
 class ZeroLayout(Struct, frozen=True, kw_only=True):
@@ -67,9 +77,13 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     root_head: bool = False  # the model's own forward reads the head's weight
 
     @property
-    def largest(self) -> int:
+    def largest(self) -> Num:
         """Elements of the largest trainable parameter."""
-        return max(self.counts)
+        counts = self.counts.items()
+        if not any(hasattr(count, "astype") for _, count in counts):
+            return max(self.counts)
+        has: list[Num] = [size * holds(count > 0) for size, count in counts]
+        return reduce(larger, has)
 
     @property
     def table(self) -> Bytes:

@@ -118,6 +118,8 @@ def highest(instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near:
     near: of the layers that wait one has its checkpoint on the GPU (cpu_checkpointing)
     """
     near = near and instant.checkpoint
+    if which is not None:
+        tables, which = _distinct(tables, which)
     block_bytes, layer_bytes = [total for total, _ in instant.peaks], instant.layer_bytes
     if which is not None or hasattr(sum(block_bytes, layer_bytes), "astype"):
         return _highest_of_arrays(instant, tables, which, near=near)
@@ -131,22 +133,33 @@ def highest(instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near:
     return PeakPoint(waiting, instant.peaks[level][1], tables[0].parts(waiting, level))
 
 
+def _distinct(tables: list[LevelTable], which: Any) -> tuple[list[LevelTable], Any]:
+    """Each table once, and the index of each element's among them; None where there is one."""
+    import numpy as np
+
+    known = {id(table): table for table in tables}
+    if len(known) < len(tables):
+        places = {number: place for place, number in enumerate(known)}
+        which = np.array([places[id(table)] for table in tables])[which]
+    return [*known.values()], which if len(known) > 1 else None
+
+
 def _highest_of_arrays(
     instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near: bool
 ) -> PeakPoint:
     """`highest` for arrays: all candidates of a table at once."""
     import numpy as np
 
-    index: Any = 0 if which is None else which
     first: Any = instant.peaks[0][0]
-    shape = np.broadcast_shapes(*map(np.shape, (first, instant.layer_bytes, index)))
+    shape = np.broadcast_shapes(*map(np.shape, (first, instant.layer_bytes, which)))
     acts, temps = _block_arrays(Same(instant.peaks), shape)
     totals, layer = acts + temps, np.broadcast_to(instant.layer_bytes, shape).ravel()
-    index = np.broadcast_to(index, shape).ravel()
+    index = None if which is None else np.broadcast_to(which, shape).ravel()
     found = np.zeros((3 + len(GROUPS), layer.size), dtype="int64")
+    every = np.arange(layer.size)
     for number, table in enumerate(tables):
         waiting, levels, heights = table.arrays
-        places = np.flatnonzero(index == number)
+        places = every if index is None else np.flatnonzero(index == number)
         kept = waiting > 0 if near else waiting
         alive = kept[:, None] * layer[places] + totals[:, places][levels]
         best = (alive + heights[:, None]).argmax(axis=0)
@@ -155,7 +168,10 @@ def _highest_of_arrays(
         for candidate in {*best.tolist()}:
             at = places[best == candidate]
             found[3:, at] = table.candidate_parts(candidate)[:, None]
-    waits, act, temp, *parts = (_plain(row.reshape(shape)) for row in found)
+    filled: Any = found.any(axis=1)
+    rows: Any = zip(found, filled.tolist(), strict=True)
+    sizes: list[Any] = [row.reshape(shape) if some else 0 for row, some in rows]
+    waits, act, temp, *parts = sizes
     return PeakPoint(waits, PeakParts(act, EMPTY, temp), tuple(parts))
 
 
@@ -170,11 +186,6 @@ def _block_arrays(peaks: Same[BlockPeaks], shape: tuple[int, ...]) -> tuple[Any,
 
     parts = [part for _, part in peaks.value]
     return rows([part.act for part in parts]), rows([part.temp for part in parts])
-
-
-def _plain(array: Any) -> Any:
-    """An array; 0 where all its elements are."""
-    return array if array.any() else 0
 
 
 def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Bytes, ...]:

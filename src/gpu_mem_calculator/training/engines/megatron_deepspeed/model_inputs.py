@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
-from ....ledger.num import Bytes, Num, holds, larger, nothing, sized, smaller
+from ....ledger.num import Bytes, Num, holds, larger, largest, nothing, sized, smaller
 from ....ledger.source import Source, code
 from ....pytorch.modelling.huggingface.inputs import rotary_width
 from ....pytorch.modelling.megatron.ops import MegatronSetting
@@ -179,7 +179,7 @@ def _between_stages(
     only while it runs backward (:713-745, :803-850; runtime/utils.py:665 PartitionedTensor). A
     checkpointed layer counts the gradient of its output among its own tensors.
     """
-    if int(run.mesh.pp) == 1:
+    if largest(run.mesh.pp) == 1:
         return
     whole = sized(setting.local_tokens * setting.hidden, setting.bits)
     parts = int(run.mesh.tp)

@@ -22,7 +22,7 @@ ROW = EngineRow(
     layers=MEGATRON_2,
     ranks=ZERO,
     precision=MEGATRON.precision,
-    apart=frozenset({"tp", "pp"}),
+    apart=frozenset({"tp"}),
     runtimes=MEGATRON.runtimes,
     interval="Megatron-DeepSpeed",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import Entry, Ledger
-from ....ledger.num import Num, larger
+from ....ledger.num import Num, larger, largest
 from ....run.run import Run
 from ...step.activations import StageWalks, block_entries
 from ...step.instants import Instants
 from ...step.layer_groups import LayerGroups, overlap
 from ...step.pipeline import PipelineStage, pipeline_stage
-from ..deepspeed.layout import Runs, ZeroLayout, listed, stage_instants, with_hooks
+from ..deepspeed.layout import Runs, ZeroLayout, counted, listed, stage_instants, with_hooks
 from ..deepspeed.ledger import instants_and_entries, stepwise_ledger
 from ..deepspeed.modules import trainable_runs
 from ..deepspeed.reduce_at_end import end_reduced_ledger, first_hook
@@ -40,7 +39,7 @@ def stage_runs(rank: Run, stage: PipelineStage) -> Runs:
     """
     pp, size = rank.mesh.pp, len(rank.arch.layers) // rank.mesh.pp
     low = rank.stage * size
-    tied = stage.last if rank.arch.tied and int(pp) > 1 else 0
+    tied = stage.last if rank.arch.tied and largest(pp) > 1 else 0
     ends = {-1: larger(stage.first, tied), -2: stage.last}
     return tuple(
         (sizes, ends[start] if start < 0 else overlap(start, count, low, low + size))
@@ -52,10 +51,6 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
     """The ZeRO layout of this rank; gradients are always in a contiguous buffer."""
     level, place = int(run.options["zero_stage"]), str(run.options["offload_optimizer"])
     overlaps, width, runs = run.options["overlap_comm"], bits(run) // 8, stage_runs(rank, stage)
-    counts: Counter[int] = Counter()
-    for sizes, units in runs:
-        for size in sizes if int(units) else ():
-            counts[size] += int(units)
     return ZeroLayout(
         run=rank,
         stage=level,
@@ -64,7 +59,7 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
         ranks=run.mesh.dp,
         trainable=listed(runs),
         runs=runs,
-        counts=dict(counts),
+        counts=counted(runs),
         bucket=int(run.options["reduce_bucket_size"]),
         overlap=not piped(run) and bool(level == 3 if overlaps is None else overlaps),
         offload=place,
@@ -72,7 +67,7 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
         layers=len(run.arch.layers) // run.mesh.pp if piped(run) else None,
         first=stage.first,
         last=stage.last,
-        one_stage=int(run.mesh.pp) == 1,
+        one_stage=largest(run.mesh.pp) == 1,
         apart=vectors(rank.arch) if level < 3 else frozenset(),
         builds_head=False,
         root_head=level == 3,
@@ -92,11 +87,11 @@ class RankPart(Struct, frozen=True):
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank of the run's pipeline stage.
 
-    Tensor- and pipeline-parallel sizes and the stage must be plain integers: they decide which
-    layers and shards the rank has.
+    The tensor-parallel size must be a plain integer: it decides which shards the rank has. Arrays
+    of pipelines all have one stage, or all have several.
     """
-    if any(hasattr(size, "astype") for size in (run.mesh.tp, run.mesh.pp, run.stage)):
-        raise ValueError("arrays of tensor- or pipeline-parallel sizes need a ledger each")
+    if hasattr(run.mesh.tp, "astype"):
+        raise ValueError("arrays of tensor-parallel sizes need a ledger each")
     stage, rank = pipeline_stage(run), rank_run(run)
     stage_walks = walks(run, rank, stage, piped=piped(run))
     stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ....ledger.num import EMPTY, Bytes, holds, larger, nothing, sized
+from ....ledger.num import EMPTY, Bytes, holds, larger, largest, nothing, sized
 from ....ledger.remember import remembered
 from ....ledger.source import code
 from ....pytorch.autograd.events import BlockEvents, EventRecorder
@@ -45,7 +45,7 @@ def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWal
     `rank`: the run as DeepSpeed sees it. `piped`: DeepSpeed's PipelineEngine runs the model. With a
     single stage, a tied head's gradient waits for the embedding's.
     """
-    tied = run.arch.tied and int(run.mesh.pp) == 1
+    tied = run.arch.tied and largest(run.mesh.pp) == 1
     head = _head(rank_setting(run), final_norm(run.arch), local_vocab(run), tied=tied, piped=piped)
     layers = tuple(_layer(run, block) for block in stage.blocks)
     return StageWalks(
