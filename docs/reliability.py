@@ -51,14 +51,16 @@ read: {right} are right (the answer asked for, or one helpful sentence), {unclea
 | command | judged | why |
 |---|---|---|"""
 
+ENDS = ("accepted", "not here", "unknown", "other")
 PEOPLE = """\
 Commands word for word, stored before `check` was tried on any of them: of public threads about
 memory (most of them had been tried at 0.9.0, shortened), and drawn at random from public
-repositories of 2023 to 2025 (none was seen before). `check` had no network, so a model that is no
-preset, and a file that nobody gave, end in a refusal. *first* is the first try, *now* today's.
+repositories of 2023 to 2025 (none was seen before). *first* is the first try, *now* today's, with
+the newest releases. *accepted*: any verdict; *not here*: the model or a file that the command names
+is not on this machine, which had no network; *unknown*: a name, a value or a tool is not known.
 
-| commands | number | accepted: first | now | name unknown: first | now | other: first | now |
-|---|---:|---:|---:|---:|---:|---:|---:|"""
+| commands | number | accepted: first | now | not here | now | unknown | now | other | now |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"""
 PEOPLE_REFUSED = """
 | refused now | why |
 |---|---|"""
@@ -124,7 +126,7 @@ def people_lines() -> list[str]:
     lines = [PEOPLE]
     for name, rows in ran.items():
         first, now = (Counter(row[when] for row in rows) for when in ("first", "now"))
-        cells = [f"{first[kind]} | {now[kind]}" for kind in ("accepted", "unknown", "other")]
+        cells = [f"{first[kind]} | {now[kind]}" for kind in ENDS]
         lines.append(f"| [{name}](../tests/tools/corpora/{name}.jsonl) | {len(rows)} | ")
         lines[-1] += " | ".join(cells) + " |"
     refused = [row for rows in ran.values() for row in rows if row["now"] != "accepted"]

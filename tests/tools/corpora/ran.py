@@ -31,7 +31,7 @@ from typing import Any
 from gpu_mem_calculator.cli.main import main
 from tests.tools.corpora.score import FOLDER, rows
 
-ACCEPTED, UNKNOWN, OTHER = "accepted", "unknown", "other"
+ACCEPTED, NOT_HERE, UNKNOWN, OTHER = "accepted", "not here", "unknown", "other"
 NAMES = ("threads", "repositories")
 STORED = FOLDER / "ran.json"
 LONGEST = 150  # characters of a reason
@@ -39,6 +39,11 @@ LONGEST = 150  # characters of a reason
 SAID = re.compile(
     r"is not an option|is not a known|is not a key|starts no tool|starts no program|no file of a "
     r"tool|is not modelled; did you mean|is not an argument|must be one of|unknown"
+)
+# And where the model, or a file that the command names, is not on this machine.
+MISSING = re.compile(
+    r"model\.name=.*(not on this machine|neither a preset|not read from the hub)|no such file|"
+    r"nothing that was read names the model|names no model"
 )
 NEEDS_SHELL = re.compile(r"[\n$|&;<>`'\"\\]")
 
@@ -48,7 +53,8 @@ def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
     code, text = checked(row)
     if re.search(r"^(fits|does not fit|cannot tell|will not start)\b|\bof [\d.]+ GiB", text, re.M):
         return ACCEPTED, text
-    return (UNKNOWN if SAID.search(text) else OTHER), text or f"exit code {code}"
+    kind = UNKNOWN if SAID.search(text) else NOT_HERE if MISSING.search(text) else OTHER
+    return kind, text or f"exit code {code}"
 
 
 def checked(row: Mapping[str, Any]) -> tuple[int, str]:

@@ -12,9 +12,11 @@ from gpu_mem_calculator.tools.llamafactory import read as llamafactory
 from gpu_mem_calculator.tools.llamafactory.read import WITH_MEGATRON
 from gpu_mem_calculator.tools.llamafactory.second_version import TABLE as SECOND_VERSION
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
+from gpu_mem_calculator.tools.reading.option_values import json_object
+from gpu_mem_calculator.tools.reading.options import OptionSyntax, parse_options
 from gpu_mem_calculator.tools.reading.reading import Reading
 from gpu_mem_calculator.tools.swift import read as swift
-from gpu_mem_calculator.tools.translation.arguments import MEMORY, ArgumentTable
+from gpu_mem_calculator.tools.translation.arguments import MEMORY, Argument, ArgumentTable
 
 ODD: tuple[Any, ...] = (
     *(None, -1, 0, 1.5, 10**30, float("nan"), True),
@@ -53,3 +55,34 @@ def test_an_odd_value_is_a_sentence(read: Read, table: ArgumentTable, base: dict
                 assert "\n" not in str(error)
             else:
                 assert reading.run or reading.problems
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["--enforce-eager", "False"], {"enforce_eager": False}),
+        (["--enforce-eager", "true", "--seed", "True"], {"enforce_eager": True, "seed": True}),
+        (["--enforce-eager", "--seed", "3"], {"enforce_eager": True, "seed": 3}),
+    ],
+)
+def test_a_flag_may_have_the_value_of_an_earlier_release(
+    words: list[str], values: dict[str, Any]
+) -> None:
+    """`--enable-chunked-prefill False` of vLLM 0.6 named a model False."""
+    table = {name: Argument(default=None, effect="memory") for name in ("enforce_eager", "seed")}
+    parsed = parse_options("x", words, table, OptionSyntax(flags=frozenset({"enforce_eager"})))
+    assert (parsed.values, parsed.positional) == (values, [])
+
+
+def test_counts_of_inputs_may_be_pairs() -> None:
+    """vLLM took image=1,video=0 until 0.9; another text is refused."""
+    assert json_object("x", "image=1,video=0") == {"image": 1, "video": 0}
+    with pytest.raises(InputError, match="must be a JSON object"):
+        json_object("x", "image=one")
+
+
+def test_a_file_that_the_script_does_not_say_is_a_limit() -> None:
+    """The run is read without it."""
+    data = {**LORA, "quantization_bit": None, "deepspeed": "$DS_CONFIG_PATH"}
+    found = llamafactory.read_data(data, NamedFiles(None))
+    assert any(one.key == "deepspeed=$DS_CONFIG_PATH" for one in found.limits)

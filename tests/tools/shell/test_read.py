@@ -166,6 +166,7 @@ def test_other_scripts(tmp_path: Path) -> None:
 
 def test_cd(tmp_path: Path) -> None:
     """The command's folder."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
     found = command("cd a/b; python train.py", files=NamedFiles(folder=tmp_path))
     assert found.files.folder == tmp_path / "a" / "b"
 
@@ -247,3 +248,10 @@ def test_the_commands_that_were_seen_are_named() -> None:
     """Where none of them starts a known tool."""
     with pytest.raises(InputError, match=r"\(python -m own\.train\); check its command"):
         read_script("pip install x\npython -m own.train --lr 1", NO_FILES)
+
+
+def test_a_folder_of_another_machine_is_not_entered(tmp_path: Path) -> None:
+    """Files are looked for where the script is, and that is said."""
+    found = command("cd /opt/none/LLaMA; python train.py", files=NamedFiles(folder=tmp_path))
+    assert found.files.folder == tmp_path
+    assert any("it is not on this machine" in one for one in found.assumed)

@@ -107,8 +107,14 @@ def chosen(name: str, value: Any, choices: Iterable[str]) -> str:
     raise InputError(f"{option(name)}={quoted(value)} is none of its values{hint}")
 
 
+PAIRS = re.compile(r"\w+=\d{1,9}(,\w+=\d{1,9})*")
+
+
 def json_object(name: str, value: Any) -> dict[str, Any]:
-    """An object that was given as JSON."""
+    """An object that was given as JSON, or as `key=1,other=2`, which vLLM took until 0.9."""
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
+    if isinstance(value, str) and PAIRS.fullmatch(value):
+        pairs = (one.split("=") for one in value.split(","))
+        return {key: int(count) for key, count in pairs}
     raise InputError(f"{option(name)}={quoted(value)} must be a JSON object, such as '{{...}}'")

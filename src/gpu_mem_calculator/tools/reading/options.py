@@ -77,7 +77,8 @@ def parse_options(
     parser = _OptionParser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
     for name in table:
         _add(parser, name, syntax)
-    known, unknown = parser.parse_known_args([_normal(word, syntax) for word in words])
+    normal = _without_words([_normal(word, syntax) for word in words], syntax)
+    known, unknown = parser.parse_known_args(normal)
     options = [word for word in unknown if word.startswith("-")]
     return ParsedOptions(
         values={name: parsed_value(value) for name, value in vars(known).items()},
@@ -91,6 +92,21 @@ def renamed_note(parsed: ParsedOptions) -> list[str]:
     """One sentence with the names of other releases that a command has; none where it has none."""
     names = ", ".join(f"--{old} is --{new}" for old, new in parsed.renamed.items())
     return [f"names of other releases: {names}"] if names else []
+
+
+def _without_words(words: Sequence[str], syntax: OptionSyntax) -> list[str]:
+    """The words with `--flag True` as the flag alone, and `--flag False` in its `--no-` form: flags
+    of today had a value in earlier releases, and none is followed by such a word.
+    """
+    result: list[str] = []
+    for word in words:
+        flag = result[-1] if result else ""
+        said, name = word.lower(), flag.removeprefix("--")
+        if said in ("true", "false") and flag.startswith("--") and name in syntax.flags:
+            result[-1] = flag if said == "true" else f"--no_{name}"
+        else:
+            result.append(word)
+    return result
 
 
 FORMATTER = argparse.HelpFormatter("", width=80)

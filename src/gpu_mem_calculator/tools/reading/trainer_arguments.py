@@ -85,6 +85,10 @@ def deepspeed_data(
     if own in bundled and not files.exists(name):
         reading.assumed.append(f"deepspeed={name} is the file of {reading.tool} {reading.version}")
         return dict(bundled[own])
+    if "$" in name:
+        why = "the script does not say which file; what DeepSpeed shards is not known, and left out"
+        reading.limit(f"deepspeed={name}", why)
+        return None
     data = files.data(name, "deepspeed")
     if not isinstance(data, Mapping):
         raise InputError(f"deepspeed={name}: DeepSpeed's file has keys and values at its top")

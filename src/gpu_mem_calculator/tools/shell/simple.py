@@ -285,7 +285,12 @@ def _source(script: ShellScript, words: list[str]) -> None:
 
 def _cd(script: ShellScript, words: list[str]) -> None:
     if script.folder is not None and len(words) == 2 and is_known(words[1]):
-        script.folder = script.folder / os.path.expanduser(words[1])
+        there = script.folder / os.path.expanduser(words[1])
+        if there.is_dir() or not script.folder.is_dir():
+            script.folder = there
+        else:  # another machine's
+            where = "files are looked for in the folder before"
+            script.note(f"cd {words[1]}: it is not on this machine; {where}")
 
 
 def _eval(script: ShellScript, words: list[str]) -> None:
