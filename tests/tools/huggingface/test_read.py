@@ -274,3 +274,20 @@ def test_a_file_of_a_script_that_is_not_here_tells_the_trainer(tmp_path: Path) -
         one.startswith("train.py uses trl.GRPOTrainer, because of ") for one in found.assumed
     )
     assert any("my_flag" in one.key for one in found.limits)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sft.py --config model.yaml --config train.yaml",
+        "sft.py --config=model.yaml --training_config train.yaml",
+    ],
+)
+def test_a_second_file_of_a_command_is_read(line: str, tmp_path: Path) -> None:
+    """The later one wins."""
+    (tmp_path / "model.yaml").write_text("model_name: Qwen/Qwen2.5-0.5B\nlearning_rate: 1.0\n")
+    (tmp_path / "train.yaml").write_text("per_device_train_batch_size: 2\nlearning_rate: 2.0\n")
+    found = _read(f"python {line}", tmp_path)
+    assert found.problems == []
+    assert found.run["model"]["name"] == "Qwen/Qwen2.5-0.5B"
+    assert found.run["program"]["args"]["per_device_train_batch_size"] == 2

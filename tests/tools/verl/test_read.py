@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -136,3 +138,22 @@ def test_a_micro_batch_of_fine_tuning_that_is_no_number(value: str) -> None:
     words = ("model.partial_pretrain=gpt2", f"data.micro_batch_size_per_gpu={value}")
     with pytest.raises(InputError, match="must be a whole number of at least 1"):
         _read(*words, module="verl.trainer.fsdp_sft_trainer")
+
+
+def test_the_file_of_config_name_is_read(tmp_path: Path) -> None:
+    """Keys of the command win; what is another key's value, and Hydra's own, are left out."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.yaml").write_text(
+        "defaults: [ppo_trainer, _self_]\n"
+        "actor_rollout_ref:\n"
+        "  model: {path: Qwen/Qwen2.5-0.5B}\n"
+        "  actor: {ppo_micro_batch_size_per_gpu: 2}\n"
+        "data: {max_prompt_length: 100, max_response_length: '${data.max_prompt_length}'}\n"
+    )
+    words = ["--config-path=own", "--config-name", "mine", "data.max_prompt_length=200"]
+    line = ["python", "-m", "verl.trainer.main_ppo", *words]
+    found = read_command(read_launch(line, NamedFiles(tmp_path)))
+    assert found.problems == []
+    assert found.run["model"] == {"name": "Qwen/Qwen2.5-0.5B"}
+    assert found.run["training"]["batch_size"] == 2
+    assert found.run["training"]["seq_len"] == 200 + 512

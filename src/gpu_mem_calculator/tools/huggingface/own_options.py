@@ -13,6 +13,7 @@ from .trainers import ScriptArguments
 
 TABLES = tables(__file__)
 # Names that scripts give to the model and to the length of a sequence.
+CONFIG = "config"
 MODEL_NAMES: list[str] = TABLES["model_names"]
 LENGTH_NAMES: list[str] = TABLES["length_names"]
 OTHER_NAMES = {name: ours for ours, names in TABLES["other_names"].items() for name in names}
@@ -44,7 +45,8 @@ def split_own(
                 values = known
                 known.append(word)
             else:
-                values = own[plain] = [value] if sign else []
+                before = own.get(plain, []) if plain == CONFIG else []  # each is a file
+                values = own[plain] = [*before, *([value] if sign else [])]
         else:
             values.append(word)
     return known, own

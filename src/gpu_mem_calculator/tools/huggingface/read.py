@@ -23,7 +23,14 @@ from ..reading.reading import Reading, Section
 from ..trainer_launch.launch import add_launch, leave_out
 from ..translation.arguments import Values, argument_data, argument_table, argument_values, tables
 from ..translation.tools import TOOLS, TRAINER
-from .own_options import add_dropped_limit, add_own_limit, known_names, own_values, split_own
+from .own_options import (
+    CONFIG,
+    add_dropped_limit,
+    add_own_limit,
+    known_names,
+    own_values,
+    split_own,
+)
 from .sections import WHOLE, program_sections
 from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_arguments, trainer_of_name
 
@@ -142,9 +149,11 @@ def _read_own(command: Command) -> Reading | None:
 def _trainer_of_config(command: Command) -> tuple[str | None, str]:
     """The trainer of TRL that the keys of a script's file tell, and how it was found."""
     _, own = split_own(command.words[1:], script_arguments(TRAINER))
-    config = own_values(own).get("config")
-    tool, why = file_trainer(_file(command.files, str(config))) if config else (TRAINER, "")
-    return (None, "") if tool == TRAINER else (tool, why)
+    for config in own.get(CONFIG, []):
+        tool, why = file_trainer(_file(command.files, config))
+        if tool != TRAINER:
+            return tool, why
+    return None, ""
 
 
 def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
@@ -153,16 +162,17 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
     """
     script, arguments = command.program, script_arguments(tool)
     words, own = split_own(command.words[1:], arguments)
+    configs = own.pop(CONFIG, [])
     given, loaded = own_values(own), None
-    config = given.pop("config", None)
+    configs += [str(given.pop(name)) for name in _more_files(given, command.files)]
     values: Section = {}
-    if config:  # the keys of the script's own classes are read as its options are
-        file = _file(command.files, str(config))
+    for config in configs:  # the keys of the script's own classes are read as its options are
+        file = _file(command.files, config)
         known = {
             key: one for key, one in file.items() if renamed().get(key, key) in arguments.table
         }
         given = {**{key: one for key, one in file.items() if key not in known}, **given}
-        values = _sorted(reading, arguments, known, "")
+        values |= _sorted(reading, arguments, known, "")
     values |= _options(script, words, arguments, reading, command.files)
     files = {name: given.pop(name) for name in NAMED if name in given}
     values |= {NAMED[name]: command.files.data(str(one)) for name, one in files.items()}
@@ -175,6 +185,16 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
     add_own_limit(reading, given, None, script)
     add_dropped_limit(reading, {**given, **values}, script)
     return values, loaded
+
+
+def _more_files(given: Values, files: NamedFiles) -> list[str]:
+    """Options that name a file of arguments, such as --training_config, which is here."""
+    return [
+        name
+        for name, value in given.items()
+        if name.endswith(("config", "config_file", "args", "args_file")) and name not in NAMED
+        if isinstance(value, str) and value.endswith(FILES) and files.exists(value)
+    ]
 
 
 def read_data(data: Values, files: NamedFiles) -> Reading:

@@ -8,7 +8,7 @@ Hydra's command line is `key=value`, `+key=value`, `++key=value`, `~key` (hydra 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from ..reading.tools import FORMATS
 from ..translation.arguments import ArgumentTable, Values, argument_table, argument_values, filled
 
 OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
+FOLDERS = ("--config-path", "-cp", "--config-dir", "-cd")
+HYDRA = ("defaults", "hydra")  # what a file says of other files
 FOLDER = Path(__file__).parent
 TITLE = "verl"
 ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "rollout"))
@@ -41,6 +43,7 @@ def read_command(command: Command) -> Reading:
         name = command.words[0]
         raise InputError(f"{name} does not train; verl is read with main_ppo and SFT trainers")
     given, options = read_overrides(command.words[1:])
+    given = {**_config(options, command), **given}
     table = argument_table(kind, FOLDER)
     reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
     kept = sort_keys(reading, table, _within(table, given))
@@ -53,6 +56,29 @@ def read_command(command: Command) -> Reading:
             values = {**values, f"{ACTOR}.strategy": "megatron"}
         _add_actor(reading, values)
     return reading
+
+
+def _config(options: Values, command: Command) -> Section:
+    """The keys of the user's own file, which --config-path and --config-name name; none where it
+    is verl's. A key that is another's (`${...}`) has verl's own meaning.
+    """
+    name = options.get("--config-name", options.get("-cn"))
+    folder = next((options[one] for one in FOLDERS if one in options), "config")
+    path = f"{folder}/{str(name).removesuffix('.yaml')}.yaml"
+    if name is None or not command.files.exists(path):
+        return {}
+    data = command.files.data(path, "--config-name")
+    return dict(_flat(data, "")) if isinstance(data, Mapping) else {}
+
+
+def _flat(data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if not prefix and key in HYDRA:
+            continue
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif not (isinstance(value, str) and "${" in value):
+            yield f"{prefix}{key}", value
 
 
 def _within(table: ArgumentTable, given: Values) -> dict[str, Any]:
