@@ -10,6 +10,7 @@ import pytest
 
 from gpu_mem_calculator.cli import this_machine
 from gpu_mem_calculator.cli.check import separated
+from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.ledger.units import MIB
 
 from .conftest import Command
@@ -126,3 +127,21 @@ def test_this_machines_card_is_the_default() -> None:
     assert section == {"gpu": "rtx-4090", "gpu_memory_bytes": 24564 * MIB}
     assert this_machine.machine_section("Strange Card, 1024") == {"gpu_memory_bytes": 1024 * MIB}
     assert this_machine.machine_section("no devices were found") == {}
+
+
+def test_deepspeeds_json_is_checked_with_the_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its number of ranks is that of the GPUs, and the model is given beside it."""
+    path = tmp_path / "ds_config.json"
+    zero = {"stage": 3, "reduce_bucket_size": "auto"}
+    data = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    path.write_text(json.dumps({**data, "zero_optimization": zero}), encoding="utf-8")
+    options = ["--gpu", "h100", "--gpus", "8"]
+    assert main(["check", *options, str(path)]) == 3
+    assert "--set model.name=owner/model" in capsys.readouterr().err
+    given = ["--format", "json", "--set", "model.name=llama2-7b"]
+    assert main(["check", *options, *given, str(path)]) == 0
+    run = json.loads(capsys.readouterr().out)["run"]
+    assert run["parallelism"] == {"data_parallel_size": 8}
+    assert run["engine"]["reduce_bucket_size"] == 4096 * 4096

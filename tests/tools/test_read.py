@@ -107,6 +107,19 @@ def test_a_model_on_disk_is_read_once(tmp_path: Path, counts: Counts) -> None:
         assert list(counts.looked_up.values()) == [layers - 1]
 
 
+def test_a_large_program_and_a_large_model_are_not_remembered(counts: Counts) -> None:
+    """A service would keep what its clients send."""
+    config = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 100}
+    large = {"id2label": {str(i): "x" * 50 for i in range(2000)}}
+    program = {"tool": "transformers.Trainer", "args": {"run_name": "x" * 100_000}}
+    for more, times in (({}, 2), (large, 4)):
+        for _ in range(2):
+            estimate({"model": {"config": config | more}, "program": program}, replay=False)
+        assert max(counts.translated.values()) == times
+    assert sorted(counts.looked_up.values())[0] == 1
+    assert sorted(counts.looked_up.values())[-1] > 2
+
+
 def test_every_kind_of_source_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,14 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
     def door(self, folder: str | None) -> Door:
         """What a command is read with; `folder` is where the files are that it names."""
         given, machine = _gpu_bytes(self.hardware), _gpu_bytes(self.machine)
-        return Door(folder=folder, gpu_bytes=given, machine_bytes=machine)
+        given_sizes = {k: v for k, v in self.hardware.items() if k not in CARD_KEYS}
+        sizes = [f"hardware.{key}={value}" for key, value in given_sizes.items()]
+        return Door(
+            folder=folder,
+            gpu_bytes=given,
+            machine_bytes=machine,
+            options=lambda _: ((*sizes, *self.settings), ()),
+        )
 
 
 class Checked(Struct, frozen=True, kw_only=True):

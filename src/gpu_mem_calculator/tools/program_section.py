@@ -16,6 +16,7 @@ from ..runfile.program import TRANSLATED, ModelFacts, Program, Setup, Translatio
 from ..runfile.text.errors import InputError, nearest
 from .translation.tools import translate
 
+MOST_KEPT_BYTES = 1 << 16  # of a program whose translation is remembered
 MOST_KEPT = 256  # translations: those of a search among them
 TranslationKey = tuple[Program, int, bool, ModelFacts]
 RECOMPUTED = ("activation_checkpointing", "recompute")  # of `training`
@@ -85,9 +86,12 @@ def translation(program: Program, data: Mapping[str, Any]) -> Translation:
     count = given if isinstance(given, int) else 1
     facts = _model_facts(model)
     try:
-        return _translated(msgspec.msgpack.encode((program, count, bool(model), facts)))
+        key = msgspec.msgpack.encode((program, count, bool(model), facts))
     except (TypeError, OverflowError):  # of values that no file has, which the translation refuses
-        return translate(program, Setup(num_gpus=count, has_model=bool(model), model=lambda: facts))
+        key = b""
+    if 0 < len(key) <= MOST_KEPT_BYTES:
+        return _translated(key)
+    return translate(program, Setup(num_gpus=count, has_model=bool(model), model=lambda: facts))
 
 
 @remembered(MOST_KEPT, always=True)

@@ -51,6 +51,7 @@ SAME_KEYS = {
     "tie_word_embeddings": ("tie_word_embeddings",),
 }
 Numbers = Mapping[str, Any]  # the plain numbers of the section
+MOST_KEPT_BYTES = 1 << 16  # of the section of a model that is remembered
 CORE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
@@ -95,7 +96,8 @@ def _key(model: ModelConfig, headers: bool) -> bytes | None:
         if stamp is None:
             return None
     try:
-        return msgspec.msgpack.encode((model, headers and stamp is not None, stamp))
+        key = msgspec.msgpack.encode((model, headers and stamp is not None, stamp))
+        return key if len(key) <= MOST_KEPT_BYTES else None
     except (TypeError, OverflowError):  # of a config that no file has
         return None
 
