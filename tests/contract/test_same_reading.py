@@ -9,17 +9,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 pytest.importorskip("starlette")
 
+from gpu_mem_calculator import estimate
+from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.cli.run_source import run_source
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import Asked, Door, read, read_all
 from gpu_mem_calculator.tools.reading.reading import DEEPSPEED, RUN_FILE, Reading
 from gpu_mem_calculator.web.pasted_text import asked, read_pasted
+from gpu_mem_calculator.web.worker import calculate, import_text
 from tests.corpus import sampled
 from tests.tools.corpora.score import CARD, MODEL, rows
 
@@ -163,3 +167,49 @@ def test_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: read_all(path.name),
         lambda: read_all(text, Door(folder=None)),
     )
+
+
+SMALL = {
+    "Axolotl": {"base_model": "gpt2", "micro_batch_size": 2, "gradient_accumulation_steps": 2}
+    | {"sequence_len": 256, "adapter": "lora", "lora_r": 8, "lora_target_linear": True},
+    "LLaMA-Factory": {"model_name_or_path": "gpt2", "stage": "sft", "finetuning_type": "lora"}
+    | {
+        "do_train": True,
+        "cutoff_len": 256,
+        "bf16": True,
+        "per_device_train_batch_size": 2,
+        "template": "default",
+    },
+    "TRL": "trl sft --model_name_or_path gpt2 --max_length 256 --bf16 true",
+    "vLLM": "vllm serve gpt2 --max-model-len 512",
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_figures_are_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the replay: of `calculate`, `check`, `estimate`, the service, and the page's own run."""
+    monkeypatch.chdir(tmp_path)
+    given = SMALL[name]
+    text = given if isinstance(given, str) else json.dumps(given)
+    source = text if isinstance(given, str) else "file.json"
+    Path("file.json").write_text(text, encoding="utf-8")
+    words = shlex.split(text) if isinstance(given, str) else [source]
+    on_card = ["--set", "hardware.gpu=h100-80gb-sxm"]
+    commands = (["calculate", source], ["calculate", source, *on_card], ["check", *on_card, *words])
+    printed = []
+    for command in commands:
+        main([command[0], "--format", "json", *command[1:]])
+        data = json.loads(capsys.readouterr().out)
+        printed.append(data.get("result") or data)
+    page = import_text({"text": text}, {})["run"]
+    whole = (estimate(source), estimate(given), calculate({"text": text}, {}), calculate(page, {}))
+    same_figures(printed[0], *map(msgspec.to_builtins, whole))
+    same_figures(*printed[1:])
+
+
+def same_figures(*found: Mapping[str, Any]) -> None:
+    """The bytes that decide are the same in all."""
+    figures = ("allocated_bytes", "needs_bytes", "device_bytes", "total_memory_per_gpu_gb")
+    assert len({tuple(one[key] for key in figures) for one in found}) == 1

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gpu_mem_calculator import estimate
+from gpu_mem_calculator.catalog.hub.access import Access, allow
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.runfile.find_model import model_source
@@ -164,6 +165,24 @@ def test_a_door_may_open_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read("gpt2").run == {"model": {"name": "llama2-7b"}}
     with pytest.raises(InputError, match="no files are opened here"):
         read("axolotl train axolotl.yaml", Door(folder=None))
+
+
+def test_a_process_that_opens_no_files_opens_none_that_a_command_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the door says."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "axolotl.yaml").write_text(json.dumps(AXOLOTL), encoding="utf-8")
+    command = "axolotl train axolotl.yaml"
+    assert read(command).file.model.name == "gpt2"
+    allow(Access(files=False))
+    try:
+        with pytest.raises(InputError, match="no files are opened here"):
+            read(command)
+        with pytest.raises(InputError, match="opens no files"):
+            read("axolotl.yaml")
+    finally:
+        allow(Access())
 
 
 def test_the_name_of_a_model_is_for_files_that_name_none() -> None:

@@ -21,7 +21,6 @@ from ..runfile.program import Program, Translation
 from ..runfile.read import NAMES_NO_MODEL, as_dict, parse, with_settings
 from ..runfile.sections import SECTIONS
 from ..runfile.text.errors import InputError
-from .reading import COMMAND, DATA, MODELFILE, PATH, PYTHON, SCRIPTS, TEXT, WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,12 +148,14 @@ def read_all(source: Anything, door: Door = HERE) -> list[Asked]:
         if source.translation is not None and door.options is no_options:
             asked.__dict__["file"] = source  # it was read here, and its program is translated
         return [asked]
-    kind, text = _kind(source, door), ""
     given: Any = source
+    if _is_own(given):
+        return [_own(given, door)]
+    from .reading import PATH
+
+    kind, text = _kind(given, door), ""
     if not kind:
         parse(given)  # says what a run file is
-    if kind == DATA and _is_own(given):
-        return [_own(given, door)]
     if kind == PATH:
         from ..runfile.text.text_data import file_text
 
@@ -170,6 +171,8 @@ def read_all(source: Anything, door: Door = HERE) -> list[Asked]:
 
 def _kind(source: Any, door: Door) -> str:
     """What a source is given as; empty for what nothing is given as."""
+    from .reading import COMMAND, DATA, PATH, TEXT, WORDS
+
     if isinstance(source, Mapping):
         return DATA
     if isinstance(source, os.PathLike):
@@ -185,6 +188,8 @@ def _kind(source: Any, door: Door) -> str:
 
 def is_command(text: str) -> bool:
     """Whether a text is a command in quotes, or names a script or a Modelfile."""
+    from .reading import MODELFILE, PYTHON, SCRIPTS
+
     name = os.path.basename(text)
     script = text.lower().endswith((*SCRIPTS, PYTHON)) or name.startswith(MODELFILE)
     return script or (" " in text.strip() and not os.path.exists(text))

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ... import catalog
+from ...catalog.hub.access import access
 from ...catalog.hub.bounds import HubError
 from ...catalog.hub.names import hub_name, page
 from ...ledger.secrets import hidden_words, hide_forms
@@ -47,7 +48,8 @@ def read_source(source: Any, kind: str, door: Door, text: str = "") -> list[Read
 
     source: a path, with its `text`; a text; the words of a command; or data, as `kind` says
     """
-    reader = _Source(NamedFiles(None if door.folder is None else Path(door.folder)), door)
+    opens = door.folder is not None and access().files
+    reader = _Source(NamedFiles(Path(door.folder or "") if opens else None), door)
     if kind == DATA:
         return [reader.data(source, "this")]
     if kind == PATH:
