@@ -15,9 +15,10 @@ from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.read import read
 from tests.tools.reading_of import readings_of
 
-from .corpora import score
+from .corpora import ran, score
 
-CORPORA = sorted(path.stem for path in score.FOLDER.glob("*.jsonl") if path.stem != "labels")
+OTHERS = ("labels", *ran.NAMES)  # no words, scripts or data
+CORPORA = sorted(one.stem for one in score.FOLDER.glob("*.jsonl") if one.stem not in OTHERS)
 JUNK: tuple[Any, ...] = (
     *(
         None,
