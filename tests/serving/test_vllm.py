@@ -245,3 +245,19 @@ def test_the_sampler_worked_in_16_bits_until_0_5_4() -> None:
     assert item(old, "logits in fp32") == 0
     assert item(new, "logits in fp32") == 4 * logits
     assert item(old, "logits sorted, with their places") == 10 * logits
+
+
+def test_consumer_blackwell_runs_mxfp4_with_marlin() -> None:
+    """A log of 0.13.0 on a GB10: 13.7193 GiB of gpt-oss-20b, as on an A100, and a small card."""
+
+    def of(gpu: str) -> ServerMemory:
+        return served("gpt-oss-20b", gpu, engine_version="0.13.0", quantization="mxfp4")
+
+    def weights(memory: ServerMemory) -> int:
+        return sum(one.bytes for one in memory.items if one.figure == WEIGHTS)
+
+    spark, large = of("dgx-spark-128gb"), of("b200-180gb-sxm")
+    assert abs(weights(spark) - 13.7193 * GIB) < 2 * MIB
+    assert weights(spark) == weights(of("a100-80gb-sxm")) == weights(of("rtx-5090"))
+    assert weights(large) > weights(spark)
+    assert (spark.most_sequences, large.most_sequences) == (256, 1024)

@@ -17,6 +17,7 @@ from ...run.run import Run
 from .versions import Version, v1, version
 
 LARGE_CARD, LARGEST_CARD = 70 * GIB, 160 * GIB
+GB10 = "12.1"  # compute capability
 LONG_CONTEXT = 32 * 1024  # tokens; V0 splits prompts beyond it into chunks
 
 
@@ -50,9 +51,12 @@ def apply_defaults(run: Run) -> Run:
 def _is_large_card(run: Run, vllm_version: Version) -> bool:
     """Whether vLLM treats the card as large: 70 GiB or more.
 
-    Until 0.8.4 only H100 and H200, by name; from 0.9.0 on no A100.
+    Until 0.8.4 only H100 and H200, by name; from 0.9.0 on no A100. NVML has no memory to tell of a
+    GB10, and what cannot be asked is small (vllm 0.13.0 vllm/engine/arg_utils.py device_memory).
     """
     capability = run.compute_capability
+    if capability == GB10:
+        return False
     counts = (capability == "9.0" or vllm_version >= (0, 8, 5)) and (
         capability != "8.0" or vllm_version < (0, 9, 0)
     )

@@ -148,16 +148,18 @@ def _gptq(scheme: WeightFormat) -> WeightFormat:
 def _mxfp4(scheme: WeightFormat, release: Version, major: int) -> WeightFormat:
     """gpt-oss, by kernel (0.11.0 quantization/mxfp4.py get_mxfp4_backend, create_weights).
 
-    - FlashInfer on Blackwell: both sizes are rounded up to 256, biases in fp32.
+    - FlashInfer on Blackwell of data centres (capability 10): both sizes are rounded up to 256,
+      biases in fp32.
     - Triton on Hopper, if triton_kernels is installed (in the wheel since 0.12.0): the scales are
       swizzled into a second copy with rows rounded up to 256 (triton_kernels 3.5.0
       hopper_scale.py), and the first is freed since 0.25.0; biases in fp32.
-    - otherwise Marlin: hidden size rounded up to 256, inner size to 128.
+    - otherwise Marlin: hidden size rounded up to 256, inner size to 128. Blackwell's other cards,
+      too (0.13.0 get_mxfp4_backend, 0.19.0 fused_moe/oracle/mxfp4.py: Triton below 11).
     """
-    if major >= 10:
+    if major == 10:
         padded = replace(scheme, bias_bits=32)
         return padded.changed(hidden_multiple=256, inner_multiple=256)
-    if major < 9 or release < TRITON_FROM:
+    if major != 9 or release < TRITON_FROM:
         return scheme.changed(hidden_multiple=256, inner_multiple=128)
     padded = replace(scheme, bias_bits=32)
     if release >= SCALES_FREED_FROM:
