@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import samples
+import served_releases
 from msgspec import Struct
 
 from gpu_mem_calculator.lab.backtest.rows import read_rows
@@ -24,6 +25,8 @@ FILES = {
     "serving_tgi": "TGI logs used in development",
     "serving_llamacpp": "llama.cpp logs used in development",
     "serving_unseen": "vLLM and SGLang logs found later; bugs they showed were then fixed",
+    "serving_releases": "logs of many releases: scored once, then looked at",
+    "serving_releases_last": "logs of many releases: left for the end",
 }
 ENGINES = {
     "vllm": "vLLM",
@@ -186,6 +189,7 @@ def bodies() -> dict[str, str]:
         "servers": table(),
         "server-files": files(),
         "server-first": first(),
+        "server-releases": _table(served_releases.HEAD, served_releases.lines()),
         "server-rows": far(),
         "refused": refused(),
         **samples.serving(),
