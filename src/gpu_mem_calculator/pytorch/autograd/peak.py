@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from ...ledger.num import EMPTY, Bytes, choose
@@ -38,10 +40,10 @@ class PeakTracker:
     def see(self, act: Bytes, grad: Bytes, temp: Bytes) -> None:
         """Take an instant as the peak where it is higher."""
         total = act + grad + temp
-        higher = total > self.total
-        if higher is True:
+        higher: Any = total > self.total
+        if higher is True or (higher is not False and higher.all()):
             self.total, self.parts = total, (act, grad, temp)
-        elif higher is not False:
+        elif higher is not False and higher.any():
             pairs = zip((act, grad, temp), self.parts, strict=True)
             act, grad, temp = (choose(higher, new, old) for new, old in pairs)
             self.parts = (act, grad, temp)

@@ -107,10 +107,14 @@ def pipeline_stage(run: Run, moment: StageMoment | None = None) -> PipelineStage
     rows: list[tuple[LayerGroup, Num, Num, Num, Num, Num]] = []
     first: Num = 0
     even = len(run.arch.layers) // (pp * chunks)
+    equal = not isinstance(chunks, SINGLE) and equal_layers(run) and not run.stage_counts
+    parts = [] if equal else _chunk_parts(run, flight, moment)
     for group in _chunk_groups(run, even):
         for index, (policy, _, _, together) in enumerate(_policies(run, even)):
-            held, opening, closing, working, alive = _group_counts(
-                run, (first, group.count), index, flight, moment
+            held, opening, closing, working, alive = (
+                _equal_counts(run, index, flight, moment)
+                if equal
+                else _group_counts(parts, (first, group.count), index)
             )
             if not nothing(held):
                 part = replace(
@@ -161,31 +165,54 @@ def _chunk_blocks(run: Run, held: list[Num], running: Num) -> tuple[tuple[int, .
     return tuple(blocks)
 
 
+class ChunkPart(Struct, frozen=True):
+    """A chunk of a stage: the layers under each policy, [low, high); 1 where the stage has it,
+    where it is the last one, and where it runs; its passes that are alive.
+    """
+
+    ranges: tuple[tuple[Num, Num], ...]
+    exists: Num
+    ends: Num
+    runs: Num
+    alive: Num
+
+
+def _chunk_parts(run: Run, flight: Num, moment: StageMoment | None) -> list[ChunkPart]:
+    """The chunks of the run's stage."""
+    chunks, group = run.virtual_stages, run.micro_batch_group or run.mesh.pp
+    parts = []
+    for chunk in range(largest(chunks)):
+        low, size = chunk_range(run, chunk)
+        ranges = tuple((low + start, low + end) for _, start, end, _ in _policies(run, size))
+        ends = holds(chunk == chunks - 1)
+        if moment is None:
+            runs, alive = ends, chunk_passes(flight, group, chunks, chunk, run.micro_batches)
+        else:
+            runs, alive = holds(chunk == moment.chunk), moment.alive[chunk]
+        parts.append(ChunkPart(ranges, holds(chunk < chunks), ends, runs, alive))
+    return parts
+
+
 def _group_counts(
-    run: Run, place: tuple[Num, Num], index: int, flight: Num, moment: StageMoment | None
+    parts: list[ChunkPart], place: tuple[Num, Num], index: int
 ) -> tuple[Num, Num, Num, Num, Num]:
     """Layers of one group, by its first layer and their number (`place`), under one of the
     policies: on the stage, in its first and its last chunk, at work, and alive.
     """
-    chunks, group = run.virtual_stages, run.micro_batch_group or run.mesh.pp
-    if not isinstance(chunks, SINGLE) and equal_layers(run) and not run.stage_counts:
-        return _equal_counts(run, index, flight, moment)
     held: Num = 0
     opening: Num = 0
     closing: Num = 0
     working: Num = 0
     alive: Num = 0
-    for chunk in range(largest(chunks)):
-        low, size = chunk_range(run, chunk)
-        _, start, end, _ = _policies(run, size)[index]
-        count = overlap(*place, low + start, low + end) * holds(chunk < chunks)
+    for chunk, part in enumerate(parts):
+        count = overlap(*place, *part.ranges[index]) * part.exists
+        if type(count) is int and not count:
+            continue
         held = held + count
         opening = count if chunk == 0 else opening
-        ends = holds(chunk == chunks - 1)
-        closing = closing + count * ends
-        working = working + count * (ends if moment is None else holds(chunk == moment.chunk))
-        passes = chunk_passes(flight, group, chunks, chunk, run.micro_batches)
-        alive = alive + count * (passes if moment is None else moment.alive[chunk])
+        closing = closing + count * part.ends
+        working = working + count * part.runs
+        alive = alive + count * part.alive
     return held, opening, closing, working, alive
 
 

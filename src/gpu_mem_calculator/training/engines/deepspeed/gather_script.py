@@ -165,9 +165,8 @@ class _Recording:
         self.reader = WeightReader(self.trace, self.state)
         self.ends: list[int] = []
         self.backwards = False
-        small = [p for p, uses in enumerate(self.trace.uses) if uses and self.state.persistent[p]]
-        # whether small parameters stay gathered, or all are freed by those who have gathered them
-        self.settled = all(self.state.available[p] == known for p in small)
+        uses = enumerate(self.trace.uses)
+        self.small = [p for p, steps in uses if steps and self.state.persistent[p]]
         self.blocks = [block for block, count in model.layers for _ in range(count)]
 
     def script(self) -> GatherScript:
@@ -208,14 +207,18 @@ class _Recording:
 
     def _layers(self, numbers: range, *, forward: bool) -> None:
         """The layers of a pass in their order."""
+        # whether small parameters stay gathered, or all are freed by those who have gathered them
+        settled = all(self.state.available[p] == self.known for p in self.small)
         before: _Boundary | None = None
         at = 0
         while at < len(numbers):
-            number, now = numbers[at], self._boundary(numbers[at], forward=forward)
-            same = before is not None and before.shape == now.shape and self.settled
-            if before and same and (count := self._again(before, now, numbers[at - 1 :])):
-                at, before = at + count, None
-                continue
+            number = numbers[at]
+            now = self._boundary(number, forward=forward) if settled else None
+            if before and now and before.shape == now.shape:
+                count = self._again(before, now, numbers[at - 1 :])
+                if count:
+                    at, before = at + count, None
+                    continue
             before = now
             self.state.checks.clear()
             block = self.blocks[number]

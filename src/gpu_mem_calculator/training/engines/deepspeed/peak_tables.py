@@ -124,11 +124,13 @@ class LevelTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def rows(self) -> dict[int, list[int]]:
-        """Bytes of each level."""
-        return {
-            waiting: [own[at] + more[by] for at, by in self.places]
-            for waiting, (own, more) in self.totals.items()
+        """Bytes of each level; equal rows are the same object."""
+        kinds = {(id(own), id(more)): (own, more) for own, more in self.totals.values()}
+        each = {
+            kind: [own[at] + more[by] for at, by in self.places]
+            for kind, (own, more) in kinds.items()
         }
+        return {n: each[id(own), id(more)] for n, (own, more) in self.totals.items()}
 
     @cached_property
     def best(self) -> tuple[tuple[int, int], ...]:
@@ -289,15 +291,13 @@ def _higher(tables: Tables, usual: Tables, small: int) -> Tables:
     """The tables with a level above the usual one, which has `small` bytes of persistent parameters
     beside it.
     """
-    return {
-        place: table
-        for place, table in tables.items()
-        if any(
-            a > b + small
-            for waiting, row in table.rows.items()
-            for a, b in zip(row, usual[place].rows[waiting], strict=True)
-        )
-    }
+
+    def exceeds(table: LevelTable, other: LevelTable) -> bool:
+        pairs = ((row, other.rows[waiting]) for waiting, row in table.rows.items())
+        each = {(id(row), id(lower)): (row, lower) for row, lower in pairs}.values()
+        return any(a > b + small for pair in each for a, b in zip(*pair, strict=True))
+
+    return {place: one for place, one in tables.items() if exceeds(one, usual[place])}
 
 
 @remembered(48, always=True)
