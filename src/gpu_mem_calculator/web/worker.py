@@ -173,9 +173,11 @@ def explain_entries(body: Any, _options: Options) -> Any:
 def check(body: Any, options: Options) -> Any:
     """Whether each command of a text fits, and those on one GPU together; or a run file."""
     hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
-    question = CheckQuestion(hardware=hardware)
+    question, given = CheckQuestion(hardware=hardware), source(body)
+    if not isinstance(given, str):
+        asked(given).checked()  # of a run file, what is wrong is its sender's
     try:
-        readings = asked_readings(source(body), question, None)
+        readings = asked_readings(given, question, None)
     except UnknownToolError as error:
         return unknown_tool(error)
     checked = [check_reading(one, question) for one in readings]
