@@ -12,7 +12,7 @@ from socketserver import BaseRequestHandler, TCPServer
 import pytest
 
 from gpu_mem_calculator import __version__
-from gpu_mem_calculator.cli.main import VERBS
+from gpu_mem_calculator.cli.main import VERBS, is_source
 from gpu_mem_calculator.cli.output import write
 from gpu_mem_calculator.pytorch.replay.native_library import library
 
@@ -224,3 +224,21 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     monkeypatch.setattr(f"gpu_mem_calculator.cli.{words[0]}.run", work)
     why = f"gpu-mem-calc: {words[-2]} no/x: cannot be written, No such file or directory\n"
     assert command(*words) == (2, "", why)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one"),
+    [
+        ("vllm serve Qwen/Qwen3-8B", True),
+        ("ollama run llama3.1:8b", True),
+        ("trl sft --model_name_or_path gpt2", True),
+        ("train.sh", True),
+        ("-", True),
+        ("llama 3.1 8b", False),
+        ("Mistral 7B instruct", False),
+        ("llama2-7b", False),
+    ],
+)
+def test_a_command_in_quotes_is_no_models_name(word: str, is_one: bool) -> None:
+    """And a model's name may have spaces."""
+    assert is_source(word) is is_one

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runfile.text.errors import InputError
-from ..tools.read import is_command, read
+from ..tools.read import read
 from .output import show_answer
 from .parser import option_keys
 
@@ -91,11 +91,11 @@ def _run(
 
 def _read(words: Sequence[str]) -> dict[str, Any]:
     """The run file of a file, a command or a model's name."""
-    from .main import is_run_file
+    from .main import is_source
     from .sizes import choose_model
 
     first = words[0]
-    if len(words) == 1 and not is_run_file(first) and not is_command(first):
+    if len(words) == 1 and not is_source(first):
         return choose_model(first).with_settings("engine.type=pytorch").data()
     return read(first if len(words) == 1 else list(words)).run
 

@@ -11,7 +11,6 @@ from typing import Any
 from ..catalog.variants import variant
 from ..runfile.text.errors import InputError
 from ..serving import USUAL, server_names
-from ..tools.read import is_command
 from .export import write_export
 from .run_source import run_data
 
@@ -43,6 +42,6 @@ def _served(args: argparse.Namespace, title: str) -> dict[str, Any]:
 
 def _is_source(text: str) -> bool:
     """Whether a text is a file or a command, and not the name of a model."""
-    from .main import is_run_file
+    from .main import is_source
 
-    return is_run_file(text) or is_command(text) or variant(text) is None
+    return is_source(text) or variant(text) is None

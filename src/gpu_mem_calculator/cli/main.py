@@ -111,15 +111,15 @@ def _natural(words: list[str]) -> tuple[str, list[str]]:
     first, rest = words[0], words[1:]
     verb = OTHER_WORDS.get(first, first)
     if verb not in VERBS:
-        if is_run_file(first):
+        if is_source(first):
             return "calculate", words
         if first.startswith("-") and any(not word.startswith("-") for word in rest):
             return "quick", words
         return ("quick", words) if _is_model(first) else (first, rest)
     if verb in ("quick", "calculate", "explain") and rest and not rest[0].startswith("-"):
-        if first in OTHER_WORDS and is_run_file(rest[0]):
+        if first in OTHER_WORDS and is_source(rest[0]):
             return "calculate", rest
-        if verb != "quick" and not is_run_file(rest[0]):
+        if verb != "quick" and not is_source(rest[0]):
             return "quick", [*rest, *(["--explain"] if verb == "explain" else [])]
     return verb, rest
 
@@ -129,6 +129,25 @@ def is_run_file(word: str) -> bool:
     import os
 
     return word == "-" or word.lower().endswith(RUN_FILES) or os.path.isfile(word)
+
+
+def is_source(word: str) -> bool:
+    """Whether a word names a file, or is a command in quotes, and no model."""
+    if is_run_file(word):
+        return True
+    from ..tools.read import is_command
+
+    return is_command(word) and not _is_spoken(word)
+
+
+def _is_spoken(text: str) -> bool:
+    """Whether several words are a model's name: `llama 3.1 8b`, which has no option and no path."""
+    words = text.split()
+    if len(words) < 2 or any("/" in word or word.startswith("-") for word in words):
+        return False
+    from ..catalog.variants import variant
+
+    return variant(text) is not None
 
 
 def _is_model(word: str) -> bool:
