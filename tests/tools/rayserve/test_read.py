@@ -66,7 +66,9 @@ def test_what_is_no_application_of_one_model_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="names no file"):
         readings_of(["serve", "run", "app:build"], folder)
     (folder / "two.yaml").write_text(APPLICATION + "    - ./model.yaml\n")
-    with pytest.raises(InputError, match=r"it has 2 models of Ray Serve \(qwen-7b, qwen-7b\)"):
+    with pytest.raises(
+        InputError, match=r"it has 2 models of Ray Serve \(Qwen/Qwen2.5-7B-Instruct, Qwen"
+    ):
         readings_of(["serve", "run", "two.yaml"], folder)
     (folder / "none.yaml").write_text("applications: [{name: a, import_path: x:y, args: {}}]")
     with pytest.raises(InputError, match=r"it has 0 models of Ray Serve \(none\)"):

@@ -1,22 +1,23 @@
 """The containers in Kubernetes objects: Pods, what makes Pods, and KServe's InferenceService; with
-their words, variables and GPUs, and the card of their node.
-
-RayService of KubeRay: the servers in its serveConfigV2, which Ray Serve LLM starts with vLLM.
+their words, variables and GPUs, and the card of their node: by the labels that it must have
+(nodeSelector and the required terms of nodeAffinity; what is only preferred names no card), and by
+MIG resources. RayService of KubeRay: the servers in its serveConfigV2.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...catalog.machines import machine, named_by
+from ...catalog.machines import label_cards, labels, machine, memory_size
 from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
-from ..reading.card import NamedCard, all_of, slice_of
+from ..rayserve.models import engine_arguments, engine_options, model_card, model_name, models
+from ..reading.card import NamedCard, all_of, one_of, slice_of
 from ..translation.arguments import tables
 from .containers import (
     Container,
@@ -34,11 +35,8 @@ from .containers import (
     variables,
     whole_number,
 )
-from .node_cards import pod_card, resource_slice
 
 RAY_SERVICE = "RayService"
-LABEL = "ray accelerator_type"
-MOST_SERVERS = 20
 
 
 def ray_containers(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
@@ -51,52 +49,19 @@ def ray_containers(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
     worker = section(groups[0] if groups else None, "template", "spec")
     containers = objects(worker.get("containers"))
     each, given_by = gpus_of(containers[0].get("resources"), name) if containers else (None, "")
-    for entry in _entries(config):
-        kwargs = section(entry, "engine_kwargs")
+    for entry in filter(model_name, models(config)):
+        kwargs, own = engine_arguments(entry), model_card(entry)
         sizes = (kwargs.get(f"{axis}_parallel_size", 1) for axis in ("tensor", "pipeline"))
         total = prod(size for size in sizes if isinstance(size, int) and size > 0)
         nodes = -(-total // each) if each else 1
         yield Container(
-            name=f"{name}, {_model(entry)}",
-            words=("vllm", "serve", _model(entry), *_options(kwargs)),
+            name=f"{name}, {model_name(entry)}",
+            words=("vllm", "serve", model_name(entry), *engine_options(entry)),
             num_gpus=-(-total // nodes),
             given_by=given_by or "engine_kwargs",
             copies=nodes,
-            card=_card(entry, worker),
+            card=all_of([one for one in (own, pod_card(worker)) if one is not None]),
         )
-
-
-def _entries(config: Any) -> Iterator[Mapping[str, Any]]:
-    """The entries of llm_configs in every application."""
-    for one in objects(inside(config, "applications"))[:MOST_SERVERS]:
-        entries = objects(inside(one, "args", "llm_configs"))[:MOST_SERVERS]
-        yield from (entry for entry in entries if _model(entry))
-
-
-def _model(entry: Mapping[str, Any]) -> str:
-    """The model that is loaded: its source, else the name that it is served under."""
-    loading = section(entry, "model_loading_config")
-    source = loading.get("model_source")
-    return str(source if isinstance(source, str) else loading.get("model_id") or "")
-
-
-def _options(kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """The options of vllm serve for arguments of its engine."""
-    for key, value in kwargs.items():
-        option = str(key).replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{option}" if value else f"--no-{option}"
-        elif value is not None:
-            whole = isinstance(value, Mapping | list)
-            yield f"--{option}={json.dumps(value) if whole else value}"
-
-
-def _card(entry: Mapping[str, Any], worker: Mapping[str, Any]) -> NamedCard | None:
-    """The card of accelerator_type, and of the worker's node."""
-    kind = entry.get("accelerator_type")
-    said = f"accelerator_type={kind}"
-    own = NamedCard(name=named_by(LABEL, str(kind)), said=said) if kind else None
-    return all_of([one for one in (own, pod_card(worker)) if one is not None])
 
 
 TABLES = tables(__file__)
@@ -342,3 +307,80 @@ def _llm_container(
     total, local = sizes.get("data"), sizes.get("dataLocal")
     nodes = total // local if isinstance(total, int) and isinstance(local, int) and local else 1
     return replace(container, copies=max(nodes, 1))
+
+
+SLICE = re.compile(r"(?:nvidia\.com/)?(?:mig-)?(\d+g\.\d+gb)(?:[.+]me)?(?:\.shared)?")
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+EQUAL, MORE = ("In", "Exists", ""), ("Gt", "Gte")
+
+
+def pod_card(pod: Mapping[str, Any]) -> NamedCard | None:
+    """The card of a Pod's node, with its slice where a label says it; None where nothing does."""
+    selector = section(pod, "nodeSelector")
+    labelled = (_label(str(key), "", [str(value)]) for key, value in selector.items())
+    said = [card for card in labelled if card]
+    affinity = inside(pod, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
+    terms = [all_of(list(_term(one))) for one in affinity] if isinstance(affinity, list) else []
+    known = [one for one in terms if one is not None]
+    either = one_of(known) if known and len(known) == len(terms) else None
+    card = all_of([*said, *([either] if either else [])])
+    profile = _slice_label(selector)
+    return slice_of(profile, card) if profile else card
+
+
+def _term(term: Any) -> Iterator[NamedCard]:
+    """The cards of one term: each of its expressions has to hold."""
+    for one in objects(inside(term, "matchExpressions")):
+        if isinstance(one.get("values"), list):
+            values = [str(value) for value in one["values"]]
+            card = _label(str(one.get("key")), str(one.get("operator", "")), values)
+            if card:
+                yield card
+
+
+def _label(key: str, operator: str, values: Sequence[str]) -> NamedCard | None:
+    """What one label says of the card; None where it says nothing."""
+    said = f"{key}{'=' if operator in EQUAL else f' {operator} '}{'|'.join(values)}"
+    row = labels().get(key)
+    if row is not None and row["says"] == "memory":
+        return _memory(operator, values, said)
+    if operator not in EQUAL or not values:
+        return None
+    cards = []
+    for value in values:
+        name = label_cards(key, value)
+        if name is None:
+            return None
+        known = machine(value) if row is not None and row["says"] == "machine" else None
+        cards.append(NamedCard(name=name, gpus=known[1] if known else None, said=said))
+    return one_of(cards)
+
+
+def _memory(operator: str, values: Sequence[str], said: str) -> NamedCard | None:
+    """A label that says a size in MiB: one of several, or more than one."""
+    sizes = [int(value) for value in values if value.isdecimal() and len(value) < 9]
+    if not sizes or operator not in (*EQUAL, *MORE):
+        return None
+    more = operator in MORE
+    found = memory_size(min(sizes), more=more)
+    return NamedCard(memory_gb=found, at_least=more or len(sizes) > 1, said=said)
+
+
+def _slice_label(selector: Mapping[str, Any]) -> str:
+    """The MIG profile in a label of the selector; empty where there is none."""
+    for key, value in selector.items():
+        row = labels().get(str(key))
+        found = SLICE.fullmatch(str(value)) if row and row["says"] == "slice" else None
+        if found:
+            return found[1]
+    return ""
+
+
+def resource_slice(resources: Any) -> str:
+    """The MIG profile among a container's resources; empty where there is none."""
+    for part in ("limits", "requests"):
+        for name in section(resources, part):
+            found = SLICE.fullmatch(str(name)) if "mig-" in str(name) else None
+            if found:
+                return found[1]
+    return ""

@@ -1,26 +1,21 @@
-"""Reads applications of Ray Serve that `ray.serve.llm:build_openai_app` makes (ray 2.x
-llm/_internal/serve/configs/server_models.py LLMConfig): one vLLM for each model, with its own
-options in `engine_kwargs`.
-"""
+"""Reads applications of Ray Serve that `ray.serve.llm:build_openai_app` makes: `serve run FILE`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ...runfile.text.errors import InputError, quoted
-from ..reading.card import card_of
+from msgspec.structs import replace
+
+from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading
-from ..reading.server_options import config_words
 from ..reading.tools import with_card
-from ..vllm.read import SYNTAX, read_arguments
+from ..vllm.read import read_arguments
+from .models import engine_options, model_card, model_name, models, most_replicas
 
-BUILDS = ("build_openai_app", "build_llm_deployment")
 FILES = (".yaml", ".yml", ".json")
-MODELS, LOADING, ENGINE = "llm_configs", "model_loading_config", "engine_kwargs"
-ACCELERATOR = "accelerator_type"
 
 
 def read_command(command: Command) -> Reading:
@@ -29,66 +24,27 @@ def read_command(command: Command) -> Reading:
     if not names:
         asked = " ".join(command.words[:3])
         raise InputError(f"{asked} names no file; write its arguments into one, and name that")
-    data = command.files.data(names[0], "serve run")
-    if not isinstance(data, Mapping):
-        raise InputError(f"{names[0]}: a file of Ray Serve has applications")
-    return _read(data, command.files, command)
+    return _read(command.files.data(names[0], "serve run"), command)
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     """A file of applications, the arguments of one, or one model."""
-    return _read(data, files, Command(words=(), files=files))
+    return _read(data, Command(words=(), files=files))
 
 
-def _read(data: Mapping[str, Any], files: NamedFiles, command: Command) -> Reading:
-    models = [*_models(data, files)]
-    if len(models) != 1:
-        names = ", ".join(_name(one) for one in models) or "none"
-        raise InputError(f"it has {len(models)} models of Ray Serve ({names}); give a file of one")
-    [model] = models
-    loading = model.get(LOADING) or {}
-    engine = {str(k): v for k, v in (model.get(ENGINE) or {}).items()}
-    words = [_source(loading, model), *config_words(engine, SYNTAX)]
-    reading = read_arguments(words, command)
-    asked = model.get(ACCELERATOR)
-    if asked:
-        card = card_of(str(asked), f"{ACCELERATOR}: {asked}")
-        reading = with_card(reading, Command(words=("serve",), files=files, card=card))
-    most = ((model.get("deployment_config") or {}).get("autoscaling_config") or {}).get(
-        "max_replicas", 1
-    )
+def _read(data: Any, command: Command) -> Reading:
+    found = [*models(data, command.files)]
+    if len(found) != 1:
+        names = ", ".join(map(model_name, found)) or "none"
+        raise InputError(f"it has {len(found)} models of Ray Serve ({names}); give a file of one")
+    [model] = found
+    if not model_name(model):
+        raise InputError("model_loading_config names no model; add model_id")
+    reading = read_arguments([model_name(model), *engine_options(model)], command)
+    card = model_card(model)
+    if card is not None:
+        reading = with_card(reading, replace(command, words=("serve",), card=card))
+    most = most_replicas(model)
     if isinstance(most, int) and most > 1:
         reading.assumed.append(f"one of up to {most} replicas, each with GPUs of its own")
     return reading
-
-
-def _models(data: Mapping[str, Any], files: NamedFiles) -> Iterator[Mapping[str, Any]]:
-    """The LLMConfig of each model; one may be the path of a file."""
-    if LOADING in data:
-        yield data
-    for one in data.get(MODELS) or ():
-        found = files.data(one, MODELS) if isinstance(one, str) else one
-        if not isinstance(found, Mapping):
-            raise InputError(f"{MODELS}: {quoted(one)} must be an object or a file")
-        yield found
-    for application in data.get("applications") or ():
-        if isinstance(application, Mapping) and isinstance(application.get("args"), Mapping):
-            target = str(application.get("import_path", ""))
-            if not target.endswith(BUILDS) and MODELS not in application["args"]:
-                continue
-            yield from _models(application["args"], files)
-
-
-def _name(model: Mapping[str, Any]) -> str:
-    return str((model.get(LOADING) or {}).get("model_id", "a model"))
-
-
-def _source(loading: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """Where the weights are: model_source, which may be a bucket's mirror, else the name."""
-    source = loading.get("model_source")
-    if isinstance(source, Mapping):
-        source = source.get("bucket_uri")
-    name = source or loading.get("model_id")
-    if not isinstance(name, str):
-        raise InputError(f"{LOADING}={quoted(dict(loading))} names no model; add model_id")
-    return name
