@@ -195,8 +195,9 @@ class EntryWriter:
         Gradients are among them only with `gradients`.
         """
         table = self._table(name)
-        self.free(self.cached)
-        self.cached = []
+        if self.cached:
+            self.free(self.cached)
+            self.cached = []
         for index in [i for i in self.held if i not in table]:
             if gradients or self.entries[index].kind != GRAD:
                 self.keep(index, 0)
