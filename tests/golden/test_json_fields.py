@@ -27,7 +27,18 @@ COMMANDS = {
     "--format json",
 }
 # Objects whose keys are the user's, or kinds of memory.
-FREE = ("run", "bytes", "settings", "change", "axes", "model", "hardware", "fix", "vary")
+FREE = (
+    "run",
+    "versions",
+    "bytes",
+    "settings",
+    "change",
+    "axes",
+    "model",
+    "hardware",
+    "fix",
+    "vary",
+)
 
 
 def fields(value: Any, path: str = "") -> Iterator[str]:

@@ -33,6 +33,7 @@ from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
 from .output import write
 from .parser import option_keys
+from .releases import named_texts, releases_of_command
 from .screen import Screen
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 # Options of `check` that set a key of the run file each.
 KEYS = {option: key for key, option in option_keys("check").items()}
-WITH_VALUE = (*KEYS, "-g", "-m", "--set", "--format", "-f", "--output", "-o")
+WITH_VALUE = (*KEYS, "--at", "-g", "-m", "--set", "--format", "-f", "--output", "-o")
 
 
 def separated(words: Sequence[str]) -> list[str]:
@@ -70,7 +71,15 @@ def run(args: argparse.Namespace) -> int:
 
         check_startable(args.launch)
     given, machine = _hardware(args)
-    question = CheckQuestion(hardware=given, machine=machine, settings=args.settings)
+    named, here, unread = releases_of_command(args)
+    question = CheckQuestion(
+        hardware=given,
+        machine=machine,
+        settings=args.settings,
+        named=named,
+        here=here,
+        unread=unread,
+    )
     try:
         readings = asked_readings(args.launch, question, "")
     except UnknownToolError as error:
@@ -170,6 +179,7 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
     """The words of the same command with further options."""
     given = [(name, getattr(args, key)) for name, key in KEYS.items()]
     own = [word for name, value in given if value is not None for word in (name, f"{value}")]
+    own += [word for one in named_texts(args) for word in ("--at", one)]
     own += [word for one in args.settings for word in ("--set", one)]
     from ..ledger.secrets import printed_words
 

@@ -73,7 +73,6 @@ def _run(
     from ..tools.reading.tools import CARD_KEYS
     from ..tools.releases.apply import with_releases
     from ..tools.releases.named import read_at
-    from ..tools.releases.release import first_of_each
 
     words = shlex.split(words[0]) if len(words) == 1 and _has_words(words[0]) else words
     data = _read(words)
@@ -83,9 +82,7 @@ def _run(
     settings = [f"{key}={value}" for key, value in given.items()]
     settings += [f"{CARD}={card}"] if card else []
     if releases:
-        data, found = with_releases(data, first_of_each(read_at([releases]).releases))
-        if not found:
-            raise InputError(f"{AT} {releases} names no tool of {shlex.join(words)}")
+        data = with_releases(data, read_at([releases]))
     return with_settings(data, (*settings, *args.settings))
 
 

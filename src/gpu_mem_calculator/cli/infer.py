@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
-from ..estimates.serving.infer_command import InferCommand, value_text
+from ..estimates.serving.infer_command import InferCommand, release_keys, value_text
 from ..runfile.inference_config import InferenceConfig
 from ..runfile.read import with_settings
 from ..runfile.resolve.resolve_inference import find_server
@@ -19,6 +19,7 @@ from ..tools.read import Asked, read
 from .fit_check import save_run
 from .output import show_answer
 from .parser import option_keys
+from .releases import at_releases
 from .serving import serving_answer
 
 EXPERTS = "inference.expert_parallel_size"
@@ -89,6 +90,7 @@ def _source(args: argparse.Namespace) -> Asked:
     inference = {**inference, "engine": given or _usual_server(data)}
     settings = [f"{key}={value}" for key, value in _keys(args, inference).items()]
     run = with_settings({**data, "inference": inference}, (*settings, *args.settings))
+    run = at_releases(args, run)
     return replace(source, run=_with_experts(run, getattr(args, EXPERTS)))
 
 
@@ -136,7 +138,7 @@ def _command(args: argparse.Namespace, data: dict[str, Any]) -> InferCommand:
     """The command line as it was given, to which changes can be added."""
     source = [args.model] if args.model else ["--config", args.config] if args.config else []
     keys = {"inference.engine": args.engine} if args.engine else {}
-    keys |= _keys(args, data["inference"])
+    keys |= _keys(args, data["inference"]) | release_keys(data)
     if getattr(args, EXPERTS) is not None:
         keys[EXPERTS] = str(data["inference"]["expert_parallel_size"])
     settings = dict(setting.split("=", 1) for setting in args.settings)

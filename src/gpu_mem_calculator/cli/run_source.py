@@ -7,9 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..ledger.secrets import printed_words
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.read import Asked, Door, read
+from .releases import at_releases, named_texts
 from .training_options import chosen_settings, option_words, settings_words
 
 
@@ -43,6 +46,8 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Asked:
     if args.preset is not None:
         return read({"model": {"name": args.preset}}, door)
     asked = read(args.config, door)
+    if named_texts(args):
+        asked = replace(asked, run=at_releases(args, asked.run))
     if needs_model and "model" not in asked.run and asked.is_deepspeed:
         why = "is DeepSpeed's configuration, which names no model; add --model NAME"
         raise InputError(f"{args.config} {why}")

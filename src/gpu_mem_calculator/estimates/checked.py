@@ -29,6 +29,8 @@ from .verdict_words import total_bytes
 
 if TYPE_CHECKING:
     from ..tools.read import Anything
+    from ..tools.releases.named import Named
+    from ..tools.releases.release import Release
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
@@ -43,11 +45,16 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
     - `hardware`: the section that is given; `machine`: that of the machine, for what neither it nor
       the command says
     - `settings`: `section.key=value`
+    - `named`: the releases that are named; `here`: those that were found where the command would
+      run, with a sentence in `unread` for what could not be read
     """
 
     hardware: Mapping[str, Any] = {}
     machine: Mapping[str, Any] = {}
     settings: Sequence[str] = ()
+    named: Named | None = None
+    here: Sequence[Release] = ()
+    unread: Sequence[str] = ()
 
     def door(self, folder: str | None) -> Door:
         """What a command is read with; `folder` is where the files are that it names."""
@@ -141,11 +148,16 @@ def check_reading(reading: Reading, question: CheckQuestion) -> Checked:
     hardware = _of_run(reading, question)
     run = {**reading.run_file, "hardware": hardware}
     data = with_settings(run, question.settings)
+    if question.named is not None:
+        from ..tools.releases.apply import with_releases  # most runs name no release
+
+        data = with_releases(data, question.named, question.here)
     tool = TOOLS.get((data.get("program") or {}).get("tool", ""))
     if not data.get("model") and (tool is None or not tool.own_model):
         return _cannot_tell(reading, [NO_MODEL])
     try:
-        estimate = with_other_cards(full_estimate(Asked(run=data, notes=(*reading.assumed,))))
+        asked = Asked(run=data, notes=(*reading.assumed, *question.unread))
+        estimate = with_other_cards(full_estimate(asked))
     except InputError as error:
         return _cannot_tell(reading, error.problems)
     result = estimate.result

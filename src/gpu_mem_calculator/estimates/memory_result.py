@@ -149,6 +149,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         run=as_dict(file),
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
+        versions=dict(resolved.versions),
         decisive=[*resolved.decisive, *_host_words(host, hardware.gpus_per_node)],
     )
     return with_limits(result, resolved.limits, run)

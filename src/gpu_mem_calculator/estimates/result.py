@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 
 from ..ledger.units import GIB, gib
 from ..run.limits import BoundedLimit
+from ..run.releases import UserRelease
 from ..runfile.inference_config import ServingResult
 from .fit_verdict import FITS, SHORT, UNSURE
 from .verdict_words import total_bytes
@@ -159,7 +160,8 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was
     replayed, allocated_bytes and the last. `verdict` is `fits`, `does_not_fit` or `cannot_tell`
     (within the margin, not replayed, or something in `limits` could decide); `summary` is the
-    verdict in one line, `decisive` what is assumed and could turn it; `other_cards` those that the
+    verdict in one line, `decisive` what is assumed and could turn it; `versions`
+    the releases that somebody says, by package; `other_cards` those that the
     GPU's name can mean, too, where they turn it. `headroom_bytes` is what the card has beyond
     the total, negative where it is short. `host_bytes_per_node` counts the libraries of every
     process. `steps` are the first steps, as the replay has them: optimizer states exist from
@@ -201,6 +203,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     fails_at: OutOfMemory | None = None
     limits: list[BoundedLimit] = []
     decisive: list[str] = []
+    versions: dict[str, UserRelease] = {}
     other_cards: list[OtherCard] = []
     summary: str = ""
     version: int = 2

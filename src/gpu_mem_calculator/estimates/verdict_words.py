@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ..ledger.units import gib
 from ..run.limits import BoundedLimit
+from ..run.releases import OWN, UserRelease, package_name
 from .bounds import deciding
 from .fit_verdict import CLEAR, SHORT, UNSURE, WORDS
 
@@ -107,11 +108,24 @@ def summary(result: MemoryResult, also: str = "") -> str:
     """The verdict of a result in one line; `also`: more users of a server, in words."""
     limits = deciding(result) if result.verdict == UNSURE else []
     if result.serving is None:
-        return card_summary(result_verdict(result), result.decisive, limits)
+        line = card_summary(result_verdict(result), result.decisive, limits)
+        return line + release_words(result.versions)
     line = f"{_server_word(result)}: {server_words(result.serving)}{also}"
     spare = f"{gib(abs(result.headroom_bytes))} GiB {_server_spare(result)}"
     figures = "" if result.serving.problem else f", {spare}"
-    return f"{line.removesuffix('.')}{figures}{_tail(result.decisive, limits)}"
+    tail = f"{_tail(result.decisive, limits)}{release_words(result.versions)}"
+    return f"{line.removesuffix('.')}{figures}{tail}"
+
+
+def release_words(versions: Mapping[str, UserRelease]) -> str:
+    """`; vLLM 0.14.1 (--at)`; empty where nobody says a release but the run file itself."""
+    read = {name: one for name, one in versions.items() if one.read_from != OWN}
+    if not read:
+        return ""
+    from ..ledger.frameworks import FRAMEWORKS
+
+    titles = {package_name(row.package or row.name): row.name for row in FRAMEWORKS}
+    return f"; {', '.join(f'{titles.get(name, name)} {one}' for name, one in read.items())}"
 
 
 def _server_word(result: MemoryResult) -> str:

@@ -5,9 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from .run import Run
 
 Version = tuple[int, int, int]
+
+
+OWN = "the run file"  # where a release stands that nothing else says
+
+
+class UserRelease(Struct, frozen=True):
+    """A release that the user has; `read_from` is where it stands, in the user's words."""
+
+    release: str
+    read_from: str = OWN
+
+    def __str__(self) -> str:
+        return f"{self.release} ({self.read_from})"
+
+
+def package_name(name: str) -> str:
+    """A name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name.strip().lower())
 
 
 def parse_version(text: str) -> Version | None:

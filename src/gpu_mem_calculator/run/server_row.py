@@ -58,6 +58,7 @@ SMALLER_FORMATS = (
 class ServerRow(Struct, frozen=True, kw_only=True):
     """A server's row.
 
+    - `package`: by whose releases it is modelled; empty where one release is
     - `runtimes`: the kinds of cards that it has kernels for (run/cuda/runtimes.py)
     - `no_code`: families that its newest release does not serve, with the last release that did;
       "" where none that is modelled did
@@ -74,6 +75,7 @@ class ServerRow(Struct, frozen=True, kw_only=True):
     """
 
     title: str
+    package: str = ""
     runtimes: tuple[str, ...]
     cards: CardRules
     no_code: Mapping[str, str]

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from ..run.limits import Limit
+from ..run.releases import UserRelease
 from .field_types import (
     Card,
     Compile,
@@ -269,7 +270,7 @@ class RunFile(Struct, kw_only=True, omit_defaults=True):
 
     Where it has a `program`, training, parallelism and engine have the keys that it means, and
     `translation` says what was assumed. `limits` is what the file or command that it was read from
-    has, and what is not modelled.
+    has, and what is not modelled; `releases` are the user's, by the package's name.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -281,3 +282,4 @@ class RunFile(Struct, kw_only=True, omit_defaults=True):
     program: Program | None = None
     translation: Translation | None = None
     limits: list[Limit] | None = None
+    releases: dict[str, UserRelease] | None = None

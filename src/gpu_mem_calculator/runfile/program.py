@@ -62,7 +62,8 @@ class Setup(Struct, frozen=True, kw_only=True):
 class Translation(Struct, kw_only=True):
     """A program as keys of a run file.
 
-    `assumed`, `warnings` and `problems` have one sentence for each; `limits` what is not modelled.
+    `assumed`, `warnings` and `problems` have one sentence for each; `limits` what is not modelled;
+    `releases` those whose defaults it has, by package.
     """
 
     model: Section = field(default_factory=dict)
@@ -72,6 +73,7 @@ class Translation(Struct, kw_only=True):
     assumed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    releases: dict[str, str] = field(default_factory=dict)
     limits: list[Limit] = field(default_factory=list)
 
     @property

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ..ledger.secrets import without_secrets
 from ..run.limits import Limit
+from ..run.releases import UserRelease
 from .config import INNER, RunFile
 from .file_kinds import as_run_file
 from .own_names import own_names, with_setting
@@ -25,8 +26,10 @@ from .sections import row_names
 from .text.errors import InputError, first_problems, nearest, quoted
 
 T = TypeVar("T", bound=Struct)
-Translate = Callable[[Mapping[str, Any]], tuple[dict[str, Any], Program, Translation]]
-LIMITS = "limits"  # beside the sections: what is not modelled of what a run was read from
+Releases = Mapping[str, UserRelease]
+Translate = Callable[[Mapping[str, Any], Releases], tuple[dict[str, Any], Program, Translation]]
+# Beside the sections: what is not modelled of what a run was read from, and the user's releases.
+LIMITS, RELEASES = "limits", "releases"
 MOST_LISTED = 9  # up to this bound a rule lists every value
 
 # Sections that cannot be combined with `inference`, and what to do.
@@ -57,11 +60,12 @@ def parse(
     data: Any = as_dict(source) if isinstance(source, RunFile) else source
     try:
         data, limits = _without_limits(as_run_file(without_secrets(data, [])))
+        data, releases = _without_releases(data)
     except RecursionError:
         raise InputError("the run file is nested too deeply; write a smaller one") from None
     program = translation = None
     if translate and isinstance(data, Mapping) and data.get("program") is not None:
-        data, program, translation = translate(data)
+        data, program, translation = translate(data, releases or {})
     data, problems = own_names(data)
     problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
@@ -69,7 +73,8 @@ def parse(
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
     every = [*(limits or ()), *(translation.limits if translation else ())]
     kept = list(dict.fromkeys(every)) or None  # a run file that is read again has those of both
-    return RunFile(**sections, program=program, translation=translation, limits=kept)
+    beside: Any = {"limits": kept, "releases": releases}
+    return RunFile(**sections, program=program, translation=translation, **beside)
 
 
 def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:
@@ -82,6 +87,21 @@ def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:
     except msgspec.ValidationError as error:
         form = "a list of objects with key, why, could (less, more or either), adds and saves"
         raise InputError(f"{LIMITS} must be {form}: {error}") from None
+
+
+def _without_releases(data: Any) -> tuple[Any, dict[str, UserRelease] | None]:
+    """The sections, and the user's releases beside them."""
+    if not isinstance(data, Mapping) or RELEASES not in data:
+        return data, None
+    given = data[RELEASES]
+    sections = {name: values for name, values in data.items() if name != RELEASES}
+    if isinstance(given, Mapping):
+        given = {k: {"release": v} if isinstance(v, str) else v for k, v in given.items()}
+    try:
+        return sections, msgspec.convert(given, dict[str, UserRelease]) or None
+    except msgspec.ValidationError as error:
+        form = 'an object such as {"vllm": "0.14.1"}'
+        raise InputError(f"{RELEASES} must be {form}: {error}") from None
 
 
 def gather_sections(*sections: Struct) -> RunFile:

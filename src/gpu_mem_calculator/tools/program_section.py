@@ -13,12 +13,13 @@ from ..runfile.config import ModelConfig
 from ..runfile.find_model.model_facts import shape_facts
 from ..runfile.find_model.model_source import find_model
 from ..runfile.program import TRANSLATED, ModelFacts, Program, Setup, Translation
+from ..runfile.read import Releases
 from ..runfile.text.errors import InputError, nearest
 from .translation.tools import translate
 
 MOST_KEPT_BYTES = 1 << 16  # of a program whose translation is remembered
 MOST_KEPT = 256  # translations: those of a search among them
-TranslationKey = tuple[Program, int, bool, ModelFacts]
+TranslationKey = tuple[Program, int, bool, ModelFacts, dict[str, str]]
 RECOMPUTED = ("activation_checkpointing", "recompute")  # of `training`
 
 
@@ -46,7 +47,9 @@ def read_program(values: Any) -> Program:
     return msgspec.convert({k: v for k, v in values.items() if v is not None}, Program)
 
 
-def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program, Translation]:
+def with_program(
+    data: Mapping[str, Any], releases: Releases
+) -> tuple[dict[str, Any], Program, Translation]:
     """A run file's data with the keys that its program means, the program, and its translation.
 
     A key that the run file itself has is kept.
@@ -55,7 +58,7 @@ def with_program(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program, Tran
     if data.get("inference") is not None:
         raise InputError("program and inference are both there; a run is one: leave one out")
     program = read_program(data["program"])
-    meant = translation(program, data)
+    meant = translation(program, data, releases)
     if meant.problems:
         raise InputError(meant.problems)
     for name in TRANSLATED:
@@ -79,26 +82,35 @@ def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def translation(program: Program, data: Mapping[str, Any]) -> Translation:
-    """The translation of a program; `data` are the other sections of its run file."""
+def translation(
+    program: Program, data: Mapping[str, Any], releases: Releases | None = None
+) -> Translation:
+    """The translation of a program at the user's releases; `data` are the other sections."""
+    have = {name: one.release for name, one in (releases or {}).items()}
     hardware, model = data.get("hardware"), data.get("model")
     given = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
     count = given if isinstance(given, int) else 1
     facts = _model_facts(model)
     try:
-        key = msgspec.msgpack.encode((program, count, bool(model), facts))
+        key = msgspec.msgpack.encode((program, count, bool(model), facts, have))
     except (TypeError, OverflowError):  # of values that no file has, which the translation refuses
         key = b""
     if 0 < len(key) <= MOST_KEPT_BYTES:
         return _translated(key)
-    return translate(program, Setup(num_gpus=count, has_model=bool(model), model=lambda: facts))
+    return _at_once(program, count, bool(model), facts, have)
 
 
 @remembered(MOST_KEPT, always=True)
 def _translated(key: bytes) -> Translation:
     """The translation of a program for a number of GPUs and a model: made once for each."""
-    program, count, has_model, facts = msgspec.msgpack.decode(key, type=TranslationKey)
-    return translate(program, Setup(num_gpus=count, has_model=has_model, model=lambda: facts))
+    return _at_once(*msgspec.msgpack.decode(key, type=TranslationKey))
+
+
+def _at_once(
+    program: Program, count: int, has_model: bool, facts: ModelFacts, have: Mapping[str, str]
+) -> Translation:
+    setup = Setup(num_gpus=count, releases=have, has_model=has_model, model=lambda: facts)
+    return translate(program, setup)
 
 
 def _model_facts(model: Any) -> ModelFacts:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ..runfile.config import RunFile
 from ..runfile.file_kinds import BESIDE, as_run_file, is_run_file
 from ..runfile.program import Program, Translation
-from ..runfile.read import NAMES_NO_MODEL, as_dict, parse, with_settings
+from ..runfile.read import NAMES_NO_MODEL, Releases, as_dict, parse, with_settings
 from ..runfile.sections import SECTIONS
 from ..runfile.text.errors import InputError
 
@@ -234,7 +234,9 @@ def _asked(reading: Reading, door: Door) -> Asked:
     return asked.with_options(door.options)
 
 
-def _translate(data: Mapping[str, Any]) -> tuple[dict[str, Any], Program, Translation]:
+def _translate(
+    data: Mapping[str, Any], releases: Releases
+) -> tuple[dict[str, Any], Program, Translation]:
     from .program_section import with_program  # it knows the tools, which most runs do not load
 
-    return with_program(data)
+    return with_program(data, releases)

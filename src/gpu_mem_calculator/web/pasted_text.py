@@ -37,7 +37,7 @@ def read_pasted(text: str) -> dict[str, Any]:
         first.checked()
     run, meant = _opened(first) if reading.is_deepspeed else first.run, Translation()
     if run.get("program") is not None:
-        run, _, meant = with_program(run)
+        run, _, meant = with_program(run, {})
     what = f"{reading.tool} {reading.version}".rstrip()
     several = f"it has {len(found)} commands; this is the first of them: {reading.name}"
     notes = [

@@ -29,7 +29,7 @@ FLAGS = {
     "inference.prompt_len": "--prompt-len",
     "inference.new_tokens": "--new-tokens",
 }
-EAGER = "inference.enforce_eager"
+EAGER, RELEASE = "inference.enforce_eager", "releases"
 RUN_FILE = "run.json"  # where the model is more than a name
 
 
@@ -61,7 +61,15 @@ def infer_command(run: Mapping[str, Any]) -> InferCommand:
         for key, value in values.items()
         if value is not None and (section, key, value) != ("inference", "engine", USUAL)
     }
+    if "inference.engine_version" not in keys:
+        keys |= release_keys(run)
     return InferCommand([name] if plain else ["--config", RUN_FILE], keys if plain else {})
+
+
+def release_keys(run: Mapping[str, Any]) -> dict[str, str]:
+    """The release of a server that stands beside the sections of its run file, as --at names it."""
+    named = [f"{name}={one['release']}" for name, one in (run.get(RELEASE) or {}).items()]
+    return {RELEASE: ",".join(named)} if named else {}
 
 
 def value_text(value: Any) -> str:
@@ -80,7 +88,9 @@ def _options(keys: Mapping[str, str]) -> Iterator[str]:
     order = {key: place for place, key in enumerate(FLAGS)}
     for key in sorted(keys, key=lambda one: order.get(one, len(order))):
         value = keys[key]
-        if key == EAGER and value == "true":
+        if key == RELEASE:
+            yield from ("--at", value)
+        elif key == EAGER and value == "true":
             yield "--enforce-eager"
         elif key in FLAGS and value != "null":
             yield from (FLAGS[key], value)

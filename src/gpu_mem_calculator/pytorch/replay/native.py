@@ -209,13 +209,15 @@ class NativeRun:
     def footprint(self) -> Footprint:
         """The result so far."""
         found, plan = self.figures, self._plan
-        units = plan.library.gmc_phases(self._state)[: 3 * found.marks]
-        sizes = [size * UNIT for size in units]
-        phases = map(ReplayPhase, sizes[::3], sizes[1::3], sizes[2::3])
+        of = plan.library.gmc_phases(self._state)[: 3 * found.marks]
+        phases = zip(of[::3], of[1::3], of[2::3], strict=True)
         return Footprint(
             allocated_bytes=found.peak * UNIT,
             reserved_bytes=found.peak_reserved * UNIT,
-            phases=dict(zip((name for _, name in plan.plan.marks), phases, strict=False)),
+            phases={
+                name: ReplayPhase(*(units * UNIT for units in phase))
+                for (_, name), phase in zip(plan.plan.marks, phases, strict=False)
+            },
             retries=found.retries,
             failed_at=found.at if found.failed else None,
         )

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...catalog.hub.names import MAIN, hub_name
 from ...ledger.dtypes import dtype_name
 from ...ledger.mesh import Mesh
@@ -14,6 +16,7 @@ from ...models.arch.scaling import scaled
 from ...run.cuda import capability
 from ...run.cuda.runtimes import CUDA, runtime_notes, runtime_problems
 from ...run.engine import Engine
+from ...run.releases import UserRelease
 from ...run.run import Run
 from ...run.weights import FormatError
 from ...run.weights.rank_weights import run_format
@@ -101,7 +104,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     assert file.inference is not None
     problems = Problems()
     attempt = problems.attempt
-    config = file.inference
+    config, versions = _at_release(file.inference, file)
     options = attempt(inference_options, config)
     section, as_published = complete_config(file.model, config.max_seq_len, config.quantization)
     model = attempt(find_model, section, headers)
@@ -136,6 +139,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
         decisive=(*hardware.decisive, *_assumed_release(config, run, engine)),
+        versions=versions,
         limits=tuple(file.limits or ()),
         warnings=(
             *model.warnings,
@@ -145,6 +149,20 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
+
+
+def _at_release(
+    config: InferenceConfig, file: RunFile
+) -> tuple[InferenceConfig, dict[str, UserRelease]]:
+    """The section at the user's release of its server, and that release."""
+    name = spellings().get((config.engine or "").lower())
+    package = server_row(name).package if name else ""
+    have = (file.releases or {}).get(package)
+    if config.engine_version is not None:
+        return config, {package: UserRelease(config.engine_version)} if package else {}
+    if have is None:
+        return config, {}
+    return replace(config, engine_version=have.release), {package: have}
 
 
 def _assumed_release(config: InferenceConfig, run: Run, engine: Engine) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from ...pytorch.modelling.huggingface.activation_names import activation_problem
 from ...pytorch.replay.settings import AllocatorSettings, AllocatorSettingsError
 from ...run.cuda.capability import torch_notes
 from ...run.cuda.runtimes import runtime_notes
+from ...run.releases import UserRelease
 from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
@@ -203,6 +204,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
         assumed=(*model.assumed, *assumed, *card, *hardware.assumed, *outliers, *program.assumed),
         meant=program.meant,
         decisive=(*hardware.decisive, *([f"{seq:,} tokens"] if assumed else ())),
+        versions=_versions(file, program),
         limits=(
             *training_rules.image_limit(run),
             *training_rules.shared_units_limit(run),
@@ -362,3 +364,10 @@ def _precision(config: TrainingConfig) -> str | None:
         other = f"training.precision={config.precision!r}; leave dtype out"
         raise InputError(f"training.dtype={config.dtype!r} contradicts {other}")
     return config.precision
+
+
+def _versions(file: RunFile, program: Translation) -> dict[str, UserRelease]:
+    """The releases whose defaults a program has, where somebody says them."""
+    have, own = file.releases or {}, file.program.version if file.program else None
+    stated = {name: UserRelease(one) for name, one in program.releases.items() if one == own}
+    return {**stated, **{name: one for name, one in have.items() if name in program.releases}}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from ...pytorch.replay.settings import AllocatorSettings
 from ...run.cuda.runtimes import renamed_parts
 from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
+from ...run.releases import UserRelease
 from ...run.run import Run
 from ..find_model.model_source import ResolvedModel
 from .hardware import Hardware
@@ -18,7 +21,7 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
 
     `assumed` and `warnings` have one sentence for each, `meant` each key that a program means.
     `decisive` are the assumptions that could turn the verdict, in a few words; `limits` what is not
-    modelled.
+    modelled; `versions` the releases that are known, by package.
     """
 
     run: Run
@@ -31,6 +34,7 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     meant: tuple[str, ...] = ()
     decisive: tuple[str, ...] = ()
     limits: tuple[Limit | BoundedLimit, ...] = ()
+    versions: Mapping[str, UserRelease] = {}
 
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:

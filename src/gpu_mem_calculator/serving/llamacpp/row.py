@@ -10,6 +10,7 @@ from ...run.server_row import ANY_RELEASE, LESS_EXACT, CardRules, FormatChange, 
 
 ROW = ServerRow(
     title="llama.cpp",
+    package="llama-cpp",
     runtimes=(CUDA, ROCM, XPU, METAL),
     cards=CardRules(oldest=((ANY_RELEASE, "5.0"),)),
     # Their caches have a special layout, which is not modelled.

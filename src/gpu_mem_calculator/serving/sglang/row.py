@@ -15,6 +15,7 @@ from ...run.server_row import ANY_RELEASE, SMALLER_FORMATS, TAKES_FP16, CardRule
 
 ROW = ServerRow(
     title="SGLang",
+    package="sglang",
     runtimes=NOT_METAL,
     cards=CardRules(
         oldest=((ANY_RELEASE, "7.5"),),

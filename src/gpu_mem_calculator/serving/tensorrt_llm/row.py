@@ -18,6 +18,7 @@ IN_ENGINES = words("""
 """)
 ROW = ServerRow(
     title="TensorRT-LLM",
+    package="tensorrt-llm",
     runtimes=(CUDA,),
     cards=CardRules(
         oldest=((ANY_RELEASE, "7.0"), ((0, 18, 0), "8.0")),

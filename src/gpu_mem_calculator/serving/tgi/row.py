@@ -13,6 +13,7 @@ from ...run.server_row import ANY_RELEASE, SMALLER_FORMATS, CardRules, ServerRow
 
 ROW = ServerRow(
     title="TGI",
+    package="text-generation-inference",
     runtimes=NOT_METAL,
     cards=CardRules(oldest=((ANY_RELEASE, "7.5"),), formats={"fp8": ((ANY_RELEASE, "8.0"),)}),
     no_code=dict.fromkeys(words("bloom gpt_neo mpt opt"), ""),

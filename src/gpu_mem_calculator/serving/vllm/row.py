@@ -40,6 +40,7 @@ LIMITS = (
 
 ROW = ServerRow(
     title="vLLM",
+    package="vllm",
     runtimes=NOT_METAL,
     cards=CardRules(
         oldest=((ANY_RELEASE, "7.0"), ((0, 20, 0), "7.5")), formats=FORMATS, without_bf16=REFUSES

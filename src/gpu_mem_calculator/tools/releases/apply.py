@@ -1,41 +1,91 @@
-"""Puts the user's releases into a run: the version of its program, or of its server."""
+"""Puts the user's releases beside the sections of a run, by the package of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from .release import PACKAGES, Release, Releases, package_name
+from ...run.releases import package_name
+from ...runfile.read import RELEASES
+from ...runfile.text.errors import InputError
+from .named import AT, Named
+from .release import PACKAGES, Release, first_of_each
 
-# Servers by the names of run files, where the package's name is another. transformers is none: one
-# release of it is modelled as a server.
-SERVERS = {"llamacpp": "llama-cpp", "transformers": ""}
+# Packages that decide beside a program's own, where it is made of them.
+BELOW = ("transformers", "torch")
+# A server whose package's name is another.
+SERVERS = {"llamacpp": "llama-cpp"}
 
 
-def with_releases(run: Mapping[str, Any], releases: Releases) -> tuple[dict[str, Any], list[str]]:
-    """A run file with the releases of its tool, where it names none itself; and for each release
-    that was put in, where it was read.
+def with_releases(
+    run: Mapping[str, Any], named: Named, others: Iterable[Release] = ()
+) -> dict[str, Any]:
+    """A run file with the releases of its tool: those that --at names, else others that were found.
+
+    Raises where --at names a release of none of its tools.
     """
+    packages = list(_packages(run))
+    strange = [one.package for one in named.releases if one.package not in packages]
+    if strange:
+        has = f"it has {' and '.join(packages[:1])}" if packages else "it is no other tool's"
+        raise InputError(f"{AT} names {strange[0]}, which this run does not use; {has}")
+    found = first_of_each(named.releases, [] if named.newest else others, _of_day(named, packages))
+    releases = {
+        name: {"release": found[name].version, "read_from": found[name].read_from}
+        for name in packages
+        if name in found
+    }
+    if not releases:
+        return dict(run)
+    said = {one.package for one in named.releases}
+    return {**_unsaid(run, said), RELEASES: {**(run.get(RELEASES) or {}), **releases}}
+
+
+def _unsaid(run: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
+    """A run file without the release that it says itself of a package that --at names."""
     found = dict(run)
-    for section, key, release in (
-        ("inference", "engine_version", _of_server(run, releases)),
-        ("program", "version", _of_program(run, releases)),
-    ):
-        part = run.get(section) or {}
-        if release is not None and part.get(key) is None:
-            found[section] = {**part, key: release.version}
-            return found, [f"{release.package} {release.version} ({release.read_from})"]
-    return found, []
+    own = next(_packages(run), "")
+    for section, key in (("inference", "engine_version"), ("program", "version")):
+        part = run.get(section)
+        if isinstance(part, Mapping) and own in said:
+            found[section] = {name: value for name, value in part.items() if name != key}
+    return found
 
 
-def _of_server(run: Mapping[str, Any], releases: Releases) -> Release | None:
+def _packages(run: Mapping[str, Any]) -> Iterator[str]:
+    """The packages whose releases decide: of the server, or of the program and below it."""
     engine = str((run.get("inference") or {}).get("engine") or "").lower()
-    name = SERVERS.get(engine, PACKAGES.get(package_name(engine), ""))
-    return releases.get(name)
-
-
-def _of_program(run: Mapping[str, Any], releases: Releases) -> Release | None:
+    if engine:
+        name = SERVERS.get(engine) or PACKAGES.get(package_name(engine))
+        yield from [name] if name and engine != "transformers" else []
+        return
     from ..translation.tools import TOOLS
 
     tool = TOOLS.get(str((run.get("program") or {}).get("tool")))
-    return releases.get(PACKAGES.get(package_name(tool.package), "")) if tool else None
+    if tool is not None:
+        yield from dict.fromkeys((PACKAGES[package_name(tool.package)], *BELOW))
+
+
+def _of_day(named: Named, packages: Iterable[str]) -> Iterator[Release]:
+    """The newest release of each package on the day that --at names."""
+    if not named.day:
+        return
+    from ..translation.releases import release_of, tables_of
+
+    for package in packages:
+        table = next(tables_of(package), None)
+        if table is not None:
+            yield Release(package, release_of(table, named.day), f"the newest on {named.day}")
+
+
+def releases_here(words: Iterable[str], folder: str = "") -> tuple[list[Release], tuple[str, ...]]:
+    """The releases that are installed where a command would run, then those that files beside it
+    pin; and a sentence for what could not be read.
+    """
+    from .environments import installed
+    from .pins import pinned
+
+    place = Path(folder)
+    here = installed(list(words), place)
+    return [*here.releases, *pinned(place)], here.notes

@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from ...ledger.frameworks import FRAMEWORKS
 from ...ledger.quoting import quoted
+from ...run.releases import package_name
 from ...runfile.text.errors import InputError, nearest
-from .release import PACKAGES, Release, package_name, release_of
+from .release import PACKAGES, Release, release_of
 
 AT = "--at"
 NEWEST = "newest"

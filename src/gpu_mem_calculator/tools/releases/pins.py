@@ -14,8 +14,7 @@ from .release import Release, release_of
 # Files of a project that pin releases, the most exact first.
 FILES = (
     *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock"),
-    *("requirements*.txt", "constraints*.txt", "environment.yml", "environment.yaml"),
-    *("Dockerfile", "Containerfile"),
+    *("requirements*.txt", "environment.yml", "environment.yaml", "Dockerfile", "Containerfile"),
 )
 NAME = r"([A-Za-z0-9][\w.-]*)"
 PINNED = re.compile(NAME + r"(?:\[[^\]\n]*\])?\s*={2,3}\s*v?([\w.+!-]+)")  # name[extra]==1.2

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from ...ledger.frameworks import FRAMEWORKS
+from ...run.releases import package_name
 
 # A release as package indexes, tags and builds write it: 0.14.1, v4.57, 0.8.5.post1, b4719.
 VERSION = re.compile(r"v?\d+(\.\d+)*([._-]?(a|b|rc|post|dev)\d*)*(\+[\w.]+)?|b\d+", re.IGNORECASE)
@@ -24,11 +25,6 @@ class Release(Struct, frozen=True):
 
 # By the package's name: that of the package index, else the framework's, in lower case.
 Releases = Mapping[str, Release]
-
-
-def package_name(name: str) -> str:
-    """A name as package indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name.strip().lower())
 
 
 # Every way to write a package's name -> its name.

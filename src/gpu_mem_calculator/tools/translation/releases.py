@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...catalog.kept import read_table
+from ...run.releases import package_name
 from .arguments import FOLDER, argument_data
 
 STATES = ("default", "computed", "required")  # of which an argument has one
@@ -190,3 +191,11 @@ def span_of(path: str, name: str, folder: Path = FOLDER) -> tuple[str, str]:
     tables = {table for span in lock.bases for table in span["tables"]}
     found = (span_of(table, name, folder) for table in sorted(tables))
     return next((one for one in found if one[0]), ("", ""))
+
+
+def tables_of(package: str, folder: Path = FOLDER) -> Iterator[str]:
+    """The tables whose lock is of a package."""
+    for path in sorted(folder.glob("*/*.lock.json")):
+        table = path.relative_to(folder).as_posix().removesuffix(".lock.json")
+        if package_name(release_lock(table, folder).package) == package:
+            yield table

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.quoting import quoted
+from ...run.releases import package_name
 from ...runfile.program import Program, Setup, Translation
 from ..rows import TRANSLATE, refused_programs, tool_rows
 from .arguments import (
@@ -135,6 +136,7 @@ def translate(program: Program, setup: Setup) -> Translation:
         return Translation(problems=problems)
     result = _translate(tool.module)(program, argument_values(table, program.args), setup)
     result.warnings += _version_warning(program, tool) if at is None else notes
+    result.releases = dict(at.packages) if at else {package_name(tool.package): tool.version}
     assumed = assumed_defaults(title, table, program.args)
     result.assumed += [assumed] if assumed else []
     return result
@@ -142,8 +144,9 @@ def translate(program: Program, setup: Setup) -> Translation:
 
 def _at_release(program: Program, tool: Tool, setup: Setup) -> AtRelease | None:
     """The tool at the program's release, where that is not the one that was read."""
-    version = program.version or setup.releases.get(tool.package)
-    others = {name: one for name, one in setup.releases.items() if name != tool.package}
+    own = package_name(tool.package)
+    version = program.version or setup.releases.get(own)
+    others = {name: one for name, one in setup.releases.items() if name != own}
     if (version is None or version == tool.version) and not others:
         return None
     return at_release(tool.arguments, version or tool.version, others)

@@ -195,9 +195,8 @@ class EntryWriter:
         Gradients are among them only with `gradients`.
         """
         table = self._table(name)
-        if self.cached:
-            self.free(self.cached)
-            self.cached = []
+        self.free(self.cached)
+        self.cached = []
         for index in [i for i in self.held if i not in table]:
             if gradients or self.entries[index].kind != GRAD:
                 self.keep(index, 0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,20 +94,15 @@ def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_
     phase = phases[number]
     writer.begin(phase)
     visit_all(writer, phase.names)
-    following = next(phase.names[0] for phase in _following(phases, number) if phase.names)
+    # after the last step, as if another one followed
+    later = chain(range(number + 1, len(phases)), range(1, len(phases)))
+    following = next(name for n in later for name in phases[n].names)
     writer.first = writer.first and phase.kind != OPTIMIZER
     zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
     writer.leave(following, gradients=not zeroes)
     writer.mark(phase)
     if zeroes:
         writer.zero_grad()
-
-
-def _following(phases: list[Phase], number: int) -> Iterator[Phase]:
-    """The phases after one, and after the last step, as if another one followed, the first ones."""
-    for later in range(number + 1, len(phases)):
-        yield phases[later]
-    yield from phases[1:]
 
 
 def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:

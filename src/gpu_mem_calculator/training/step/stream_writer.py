@@ -72,8 +72,7 @@ class StreamWriter(EntryWriter):
         if self.back >= 0 and not (in_backward or self.kept or self.waiting or self.embeds):
             self.free((self.back,))  # the embedding's entry counts it
             self.back = -1
-        if name in self.waiting:
-            self.free(self.waiting.pop(name))
+        self.free(self.waiting.pop(name, ()))
         gone = [i for i in self.held if i not in table]
         self.masks = []
         if block_run is not None and block_run.forward and block_run.block == HEAD:
@@ -149,8 +148,7 @@ class StreamWriter(EntryWriter):
                 output = []
         rename(ids, block.exit_grad, self.back)
         self._backward(block_run, ids, events, begin)
-        if block.left:
-            self.free(ids[tensor] for tensor in block.left)
+        self.free(ids[tensor] for tensor in block.left)
         if block_run.once is not None:
             held = () if block.frees_entry else (ids[block.entry],)
             self.free((*output, *held))

@@ -1,0 +1,104 @@
+"""--at, and releases that are found where a command would run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.cli.releases import VARIABLE
+
+from .conftest import Command
+
+SERVE = ["vllm", "serve", "Qwen/Qwen3-8B"]
+SFT = ["trl", "sft", "--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--dataset_name", "a/b"]
+GPU = ["--gpu", "h100-80gb-sxm"]
+
+
+def checked(command: Command, *words: str) -> dict[str, Any]:
+    """The answer of `check` as data."""
+    found: dict[str, Any] = command("check", *GPU, "--format", "json", *words).data
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which commands are checked, with no program on the path."""
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_release_of_at_decides_and_stands_in_the_verdicts_line(command: Command) -> None:
+    """0.9 of the card's memory before 0.20, and 0.92 since."""
+    old, new = (checked(command, "--at", f"vllm={one}", *SERVE) for one in ("0.19.0", "0.20.0"))
+    assert old["summary"].endswith("; vLLM 0.19.0 (--at)")
+    assert old["result"]["versions"] == {"vllm": {"release": "0.19.0", "read_from": "--at"}}
+    pools = [one["result"]["serving"]["kv_pool_bytes"] for one in (old, new)]
+    assert pools[1] > pools[0]
+
+
+def test_a_month_names_the_newest_release_of_its_last_day(command: Command) -> None:
+    """Of each tool that the run uses."""
+    found = checked(command, "--at", "2025-06", *SFT)["result"]["versions"]
+    assert [found[name]["release"] for name in ("trl", "transformers")] == ["0.19.0", "4.53.0"]
+    assert found["trl"]["read_from"] == "the newest on 2025-06-30"
+
+
+def test_what_is_installed_wins_over_what_a_file_pins(here: Path, command: Command) -> None:
+    """And is said in the verdict's line."""
+    (here / "requirements.txt").write_text("trl==0.24.0\ntransformers==4.57.1\n")
+    pinned = checked(command, *SFT)["summary"]
+    assert "TRL 0.24.0 (requirements.txt), transformers 4.57.1 (requirements.txt)" in pinned
+    (here / "lib" / "python3.12" / "site-packages" / "trl-0.19.1.dist-info").mkdir(parents=True)
+    (here / "bin").mkdir()
+    (here / "bin" / "python3").touch()
+    program = here / "bin" / "trl"
+    program.write_text(f"#!{here}/bin/python3\n")
+    program.chmod(0o755)
+    found = checked(command, *SFT)["result"]["versions"]
+    assert found["trl"] == {"release": "0.19.1", "read_from": str(here)}
+    assert found["transformers"]["release"] == "4.57.1"
+    assert "TRL 0.24.0" not in checked(command, "--at", "newest", *SFT)["summary"]
+
+
+def test_a_broken_environment_is_said_and_the_newest_release_is_taken(
+    here: Path, command: Command
+) -> None:
+    """One sentence among what is assumed."""
+    found = checked(command, "env/bin/python", "-m", "vllm.entrypoints.openai.api_server", *MODEL)
+    assert "env/bin/python is not on this machine" in found["result"]["assumed"]
+    assert "assumed: vLLM" in found["summary"]
+
+
+MODEL = ["--model", "Qwen/Qwen3-8B"]
+
+
+def test_the_variable_says_what_at_says(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option wins."""
+    monkeypatch.setenv(VARIABLE, "vllm=0.10.1")
+    assert "vLLM 0.10.1 (--at)" in checked(command, *SERVE)["summary"]
+    assert "vLLM 0.9.2 (--at)" in checked(command, "--at", "vllm=0.9.2", *SERVE)["summary"]
+
+
+def test_infer_takes_at_and_repeats_it_in_its_commands(command: Command) -> None:
+    """A command that is copied asks for the same release."""
+    answer = command("infer", "qwen3-8b", *GPU, "--at", "vllm=0.9.0")
+    words = " ".join(answer.out.split())
+    assert "vLLM 0.9.0 (--at)" in words
+    assert "--at vllm=0.9.0 --long" in words
+
+
+@pytest.mark.parametrize("word", ["calculate", "validate"])
+def test_commands_that_take_a_file_take_at(word: str, command: Command, tmp_path: Path) -> None:
+    """A program of a run file, at the release that is named."""
+    path = tmp_path / "run.json"
+    path.write_text(
+        '{"model": {"name": "qwen2.5-0.5b"}, "program": {"tool": "transformers.Trainer", "args": '
+        '{"bf16": true}, "version": "5.17.0"}, "hardware": {"gpu": "h200"}}'
+    )
+    answer = command(word, str(path), "--at", "transformers=4.57.1", "--format", "json")
+    assert answer.code == 0, answer.err
+    assert "4.57.1" in answer.out
