@@ -90,6 +90,19 @@ link = "nvlink4-bridge"
 source = "a data sheet"
 checked = "2026-11"
 """
+READER = '''"""Reads Kelp's command: `kelp MODEL`."""
+
+from __future__ import annotations
+
+from ..reading.command import Command
+from ..reading.reading import Reading
+
+
+def read_command(command: Command) -> Reading:
+    """The run that a command starts."""
+    run = {"model": {"name": command.words[1]}, "training": {"batch_size": 1}}
+    return Reading(tool="Kelp", version="1.0", run=run)
+'''
 RUN = {"model": {"config": FAMILY}, "hardware": {"gpu": "h100"}}
 COMMAND = ("-m", "gpu_mem_calculator")
 EXERCISES = {
@@ -243,6 +256,19 @@ EXERCISES = {
         command=(*COMMAND, "quick", "1B", "--set", "training.second_copy=true"),
     ),
 }
+EXERCISES["tool"] = Exercise(
+    parts=(
+        Part(f"{PACKAGE}/tools/kelp/__init__.py", '"""Kelp, an exercise."""\n', named="kelp"),
+        Part(
+            f"{PACKAGE}/tools/kelp/tool.toml",
+            '[read]\ntitle = "Kelp"\nversion = "1.0"\nprograms = ["kelp"]\n',
+        ),
+        Part(f"{PACKAGE}/tools/kelp/read.py", READER, named="kelp"),
+    ),
+    tests=("tests/tools/test_rows.py",),
+    command=(*COMMAND, "check", "--gpu", "h100", "kelp", "gpt2"),
+    says="read as Kelp 1.0",
+)
 MOST_FILES = {"gpu": 1, "family": 4, "optimizer": 2, "loss": 2, "key": 4}  # under src
 FORGOTTEN = [
     (name, index)
@@ -265,8 +291,12 @@ def copy(tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, part: Part) -> None:
-    """Make a part's change."""
+    """Make a part's change; a file that is not there is new."""
     path = folder / part.file
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(part.text, encoding="utf-8")
+        return
     text = path.read_text(encoding="utf-8")
     if not part.at:
         path.write_text(text.rstrip("\n") + "\n\n" + part.text, encoding="utf-8")
@@ -318,6 +348,11 @@ def test_a_part_that_is_forgotten_is_named(name: str, left_out: int, copy: Path)
         if index != left_out:
             edit(copy, part)
     assert every[left_out].named in failures(copy, one)
+
+
+def test_a_tool_is_one_folder() -> None:
+    """Its parts are in no other."""
+    assert {str(Path(one).parent) for one in EXERCISES["tool"].files} == {f"{PACKAGE}/tools/kelp"}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@
 - `[refused]`: programs that were read and cannot be answered: why, and which set-up can
 - `[write.NAME]`: a format by its name in `convert --to` (`OutputFormat` in writing/writers.py)
 
-`place` orders the rows of one kind, of which the first that fits is taken; those without one stand
-behind, by name.
+`place` orders the rows of one kind, of which the first that fits is taken; those without one have
+the place LAST, and stand by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..catalog.kept import read_table
 FOLDER = os.path.dirname(__file__)
 FILE = "tool.toml"
 READ, TRANSLATE, REFUSED, WRITE = "read", "translate", "refused", "write"
-LAST = 1000  # the place of a row that says none
+LAST = 1000
 Row = Mapping[str, Any]
 
 
