@@ -255,3 +255,17 @@ def test_a_folder_of_another_machine_is_not_entered(tmp_path: Path) -> None:
     found = command("cd /opt/none/LLaMA; python train.py", files=NamedFiles(folder=tmp_path))
     assert found.files.folder == tmp_path
     assert any("it is not on this machine" in one for one in found.assumed)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python train.py --gpus <num_gpus> --b 1", ("--gpus", "<num_gpus>", "--b", "1")),
+        ("python train.py /runs/<name>/last --b 1", ("/runs/<name>/last", "--b", "1")),
+        ("python train.py --a 1 <in >out", ("--a", "1")),
+        ("python train.py --a 1 <in>out", ("--a", "1")),
+    ],
+)
+def test_a_placeholder_is_a_word(line: str, words: tuple[str, ...]) -> None:
+    """`<name>` is what a reader shall write, and no file."""
+    assert command(line).words[1:] == words

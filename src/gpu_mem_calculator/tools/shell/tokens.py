@@ -10,6 +10,8 @@ from ...runfile.text.errors import InputError
 from .bounds import WORK_OF_SPECIAL, WORK_OF_TOKEN, Work
 
 PLAIN = re.compile(r"[^\s;&|<>()\"'\\$`{}#]+")
+# What a reader shall write: <num_gpus>. A file behind <, with another behind >, is rarer.
+PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]*>(?![\w.$\"'<>&|])")
 OPERATOR = re.compile(
     r"\d+(?=[<>](?!\())|&>>|<<<|<<-|;;&|&&|\|\||;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|()<>]"
 )
@@ -67,7 +69,7 @@ def _read_token(
         if inner is not None:
             found.append(ShellToken("arithmetic", inner))
             return at + len(inner) + 4
-    operator = OPERATOR.match(text, at)
+    operator = None if PLACEHOLDER.match(text, at) else OPERATOR.match(text, at)
     if operator and not text.startswith(("<(", ">("), at):
         if operator[0] in ("<<", "<<-"):
             return _read_delimiter(text, operator, found, waiting)
@@ -124,7 +126,7 @@ def word_end(text: str, start: int) -> int:
     stack: list[str] = []
     at = start
     while at < len(text):
-        plain = PLAIN.match(text, at)
+        plain = PLAIN.match(text, at) or (None if stack else PLACEHOLDER.match(text, at))
         if plain:
             at = plain.end()
         elif stack or at == start or text[at] not in ENDS:
