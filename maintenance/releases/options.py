@@ -65,6 +65,11 @@ class Reader:
             pairs = zip(told.keys, told.values, strict=True)
             meta = {str(getattr(key, "value", "")): value for key, value in pairs} | meta
             meta["aliases"] = meta.get("arg_names", ast.List(elts=[]))
+            if "default" in meta:
+                argument = {k: v for k, v in argument.items() if k not in DEFAULTS}
+                argument |= self.values.default(meta["default"], at)
+            named = self.plain(meta["dest"], at) if "dest" in meta else None
+            argument |= {DEST: named} if named else {}
         aliases = meta.get("aliases") or given.get("aliases") or _metadata(given).get("aliases")
         if flags := [*self._texts(meta.get("cli_name"), at), *self._texts(aliases, at)]:
             argument["flags"] = [one for one in flags if one != flag_of(node.target.id)]
@@ -185,6 +190,7 @@ class Reader:
 
 
 DEFAULTS = ("default", "computed", "required")
+DEST = "dest"  # the name of an argument that is not its field's
 
 
 def _argument(state: Mapping[str, Any], kind: Kind) -> Argument:

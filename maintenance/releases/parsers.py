@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from copy import deepcopy
 
-from .options import DEFAULTS, Argument, Arguments, Reader, flag_of, form_of_count, written
+from .options import DEFAULTS, DEST, Argument, Arguments, Reader, flag_of, form_of_count, written
 from .source import Binding, Place, bound
 from .values import Kind, code
 
@@ -73,11 +73,12 @@ class ParserReader:
         for name, row in self.reader.fields(one).items():
             if name in (left_out or ()):
                 continue
-            found[name] = written(row)
-            if found[name].get("form") == "flag" and row.get("default") is True:
+            dest, option = str(row.pop(DEST, name)), written(row)
+            if option.get("form") == "flag" and row.get("default") is True:
                 plain = name.replace("_", "-")
-                flags = [f"--no-{plain}", f"--disable-{plain}"]
-                found[name] = {**found[name], "form": "off", "flags": flags}
+                flags = row.get("flags") or [f"--no-{plain}", f"--disable-{plain}"]
+                option |= {"form": "off", "flags": flags}
+            found[dest] = option
         return found
 
     def _imported(self, node: ast.expr, place: Place) -> Place | None:

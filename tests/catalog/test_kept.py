@@ -63,6 +63,28 @@ def test_a_table_is_parsed_once(table: Path, parsed: list[str]) -> None:
     assert os.listdir(place(table).parent) == ["table.toml.marshal"]
 
 
+def sizes(data: Any, name: str) -> list[Any]:
+    """What a test makes of a table."""
+    return [name, *data["sizes"]]
+
+
+def others(data: Any, name: str) -> list[Any]:
+    """Another thing that is made of it."""
+    return [*data["sizes"], name, name]
+
+
+def test_what_is_made_of_a_table_is_kept(table: Path, parsed: list[str]) -> None:
+    """Until the table, the name or the function is another one."""
+    path = str(table)
+    assert kept.read_made(path, "a", sizes) == ["a", 1000, 2.5, "a card"]
+    assert kept.read_made(path, "a", sizes) == ["a", 1000, 2.5, "a card"]
+    assert parsed == ["table.toml"]
+    assert kept.read_made(path, "b", sizes)[0] == "b"
+    assert kept.read_made(path, "a", others)[-1] == "a"
+    table.write_text(TEXT.replace("2.5", "3.5"), encoding="utf-8")
+    assert kept.read_made(path, "a", sizes) == ["a", 1000, 3.5, "a card"]
+
+
 def test_json_is_kept_too(tmp_path: Path, parsed: list[str]) -> None:
     """The ending of the file says how it is parsed."""
     path = tmp_path / "table.json"

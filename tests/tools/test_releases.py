@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.tools.translation.arguments import FOLDER
+from gpu_mem_calculator.ledger.frameworks import FRAMEWORKS
+from gpu_mem_calculator.tools.reading.options import option_syntax
+from gpu_mem_calculator.tools.translation.arguments import FOLDER, argument_data, argument_table
+from gpu_mem_calculator.tools.translation.at_release import name_at
 from gpu_mem_calculator.tools.translation.releases import (
     arguments_at,
-    name_at,
+    defaults_at,
     nearest,
     release_of,
     releases,
@@ -141,3 +145,97 @@ def test_a_lock_is_written_as_the_script_writes_it(path: str) -> None:
     assert lock.path_of(path).read_text(encoding="utf-8") == lock.text(order)
     assert json.loads(lock.text(order)) == data
     assert Path(f"{FOLDER}/{path}.toml").exists()
+
+
+# Tables that have names of other releases, beside a table's own and its bases.
+OLDER = {
+    "transformers/arguments": ("reading/transformers4", "huggingface/older"),
+    "trl": ("reading/transformers4", "huggingface/older", "huggingface/others"),
+    "huggingface/script": ("huggingface/older", "huggingface/others"),
+    "swift/arguments": ("reading/transformers4", "transformers/arguments"),
+    "llamafactory/arguments": ("reading/transformers4", "transformers/arguments"),
+}
+# How many names of other releases have no effect. Variables that a table does not have are read as
+# without effect, and Axolotl leaves out keys that it does not know. Only falls.
+MISSING = {
+    "axolotl/fsdp": 1,
+    "axolotl/keys": 155,
+    "axolotl/trl": 13,
+    "huggingface/script": 1,
+    "sglang/environment": 350,
+    "swift/megatron": 126,
+    "verl/ppo": 543,
+    "verl/sft": 3,
+    "vllm/environment": 102,
+}
+
+
+def _known(path: str) -> set[str]:
+    """The names of a table that have an effect, and names that are read as one of them."""
+    tables = (path, *OLDER.get(path, ()), *OLDER.get(path.partition("/")[0], ()))
+    known: set[str] = set()
+    for one in tables:
+        if path == "deepspeed/keys":
+            continue
+        syntax = option_syntax(one, FOLDER)
+        written = [flag.lstrip("-").replace("-", "_") for flag in syntax.aliases]
+        known |= {*argument_table(one), *syntax.renamed, *written}
+    return known
+
+
+def _groups(data: dict[str, Any]) -> list[str]:
+    """Every name of a table's groups, as often as it stands there."""
+    rows = [data.get("memory", {}), *data.get("free", ()), *data.get("refused", ())]
+    return [name for row in rows for name in row.get("names", ())]
+
+
+@pytest.mark.parametrize("path", [one for one in LOCKS if one != "deepspeed/keys"])
+def test_every_name_of_every_release_has_an_effect(path: str) -> None:
+    """It is honoured, free or refused; a person says which, and why."""
+    known = _known(path)
+    missing = [name for name in lock.load(path)["arguments"] if name not in known]
+    listed = "; ".join(
+        f"{name} ({' to '.join(filter(None, span_of(path, name)))})" for name in missing
+    )
+    assert len(missing) == MISSING.get(path, 0), f"{path}.toml has no effect of {listed}"
+
+
+@pytest.mark.parametrize("path", LOCKS)
+def test_a_name_is_in_one_group(path: str) -> None:
+    """Else the last group would win."""
+    names = _groups(dict(argument_data(path)))
+    assert sorted(names) == sorted(set(names))
+
+
+MODELLED = [one for one in LOCKS if "release" in argument_data(one)]
+
+
+@pytest.mark.parametrize("path", MODELLED)
+def test_the_modelled_release_is_the_one_that_was_read(path: str) -> None:
+    """ledger/frameworks.py names it, and the lock has it."""
+    package, release = lock.load(path)["package"], argument_data(path)["release"]
+    versions = {name: row.version for row in FRAMEWORKS for name in (*row.names, row.package)}
+    assert release in releases(path)
+    assert release.split(".")[:2] == versions[package].split(".")[:2]
+    assert package == "Megatron-LM" or release == versions[package]  # a repository has less tags
+
+
+@pytest.mark.parametrize("path", MODELLED)
+def test_a_default_is_decided_only_where_the_lock_has_another(path: str) -> None:
+    """What a machine knows is not written by hand."""
+    data = argument_data(path)
+    stated = defaults_at(path, data["release"], ())
+    same = [
+        name for name, value in data.get("defaults", {}).items() if stated.get(name, ...) == value
+    ]
+    assert same == []
+
+
+def test_a_table_has_the_defaults_of_its_release() -> None:
+    """Of a name that is gone, the last one; what it inherits where its own is gone."""
+    servers = argument_table("vllm/arguments")
+    assert servers["gpu_memory_utilization"].default == 0.92
+    assert servers["swap_space"].default == 4
+    assert servers["attention_backend"].default == "FLASH_ATTN"
+    assert argument_table("trl/grpo")["per_device_train_batch_size"].default == 8
+    assert argument_table("trl/sft")["bf16"].default is None

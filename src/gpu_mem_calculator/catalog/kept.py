@@ -14,7 +14,7 @@ from _imp import source_hash  # what Python checks its own compiled files with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -34,6 +34,23 @@ def read_table(path: str) -> Any:
         if not (sys.dont_write_bytecode or sys.pycache_prefix):
             _keep(place, text, data)
     return data
+
+
+def read_made(path: str, name: str, make: Callable[[Any, str], Any]) -> Any:
+    """What is made of a table's data under a name, kept like the table.
+
+    `make` is a function of both alone; when its code changes, it is made again.
+    """
+    with open(path, "rb") as file:
+        text = file.read()
+    text += name.encode() + make.__code__.co_code
+    place = _place(f"{path}.{name}")
+    made = _kept(place, text)
+    if made is None:
+        made = _interned(make(read_table(path), name))
+        if not (sys.dont_write_bytecode or sys.pycache_prefix):
+            _keep(place, text, made)
+    return made
 
 
 def keep_tables(folder: str = PACKAGE) -> list[str]:

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from ...runfile.text.errors import InputError
 from ..reading.options import OptionSyntax, option_syntax
-from ..translation.arguments import FOLDER, ArgumentTable, argument_data, argument_table, tables
+from ..translation.arguments import FOLDER, ArgumentTable, argument_table, tables
+from ..translation.arguments import renamed as other_names
 from ..translation.tools import TOOLS, TRAINER
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ NO_ARGUMENTS = ScriptArguments(trainer={}, table={}, syntax=OptionSyntax())
 @cache
 def renamed() -> Mapping[str, str]:
     """Names of earlier releases, and what they are called now."""
-    found: Mapping[str, str] = argument_data("older", OWN)["renamed"]
-    return found
+    return {**other_names(TOOLS[TRAINER].arguments), **other_names("older", OWN)}
 
 
 @cache

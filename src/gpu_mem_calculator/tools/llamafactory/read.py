@@ -16,18 +16,19 @@ from ...ledger import frameworks
 from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
-from ..reading.keys import sort_keys
+from ..reading.keys import by_new_names, sort_keys, with_older_names
 from ..reading.megatron_axes import engine, fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import DTYPES, translated
 from ..reading.reading import Could, Reading, Section
 from ..reading.trainer_arguments import (
+    TRAINER_TABLE,
     chosen_values,
     file_arguments,
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import Values, argument_table, assumed_defaults, tables
+from ..translation.arguments import Values, argument_table, assumed_defaults, renamed, tables
 from .launch import FactoryProcesses, command_launch
 from .second_version import is_second_version, read_second_version
 from .training import FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
@@ -37,6 +38,7 @@ TABLES = tables(__file__)
 SERVERS: Mapping[str, str] = TABLES["servers"]
 # Arguments of each back end, by the keys of `inference`.
 SERVING: Mapping[str, Mapping[str, str]] = TABLES["serving"]
+OTHER_NAMES = {**renamed(TRAINER_TABLE), **renamed("arguments", FOLDER)}
 WITH_MEGATRON = {**TABLE, **MEGATRON}
 # Arguments of the Trainer that its own loop reads, and those that Megatron has others for.
 OPTIONS: list[str] = TABLES["options"]
@@ -71,6 +73,7 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     # by the environment, or by a key that nothing else has
     megatron = launch.megatron or any(key in MEGATRON and key not in OWN_TABLE for key in given)
     table = WITH_MEGATRON if megatron else TABLE
+    given = by_new_names(reading, OTHER_NAMES, given)
     kept = sort_keys(reading, table, given)
     reading.problems += type_problems(table, kept)
     if not isinstance(given.get("model_name_or_path"), str):
@@ -100,7 +103,7 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
 def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], list[str]]:
     """The keys that a command gives, and its problems."""
     if not words or not words[0].endswith(FILES):
-        return parsed_arguments(TOOL, words, TABLE)
+        return parsed_arguments(TOOL, words, with_older_names(TABLE, OTHER_NAMES))
     given = file_arguments(TOOL, words[0], files, "llamafactory-cli train")
     for word in words[1:]:
         name, sign, value = word.partition("=")

@@ -257,7 +257,7 @@ def _missing(values: Values, setup: Setup) -> list[str]:
     return [
         f"program.args.{name} is missing{why.get(name, '')}; Megatron-LM needs it"
         for name in needed
-        if values[name] is None
+        if not values[name]
     ]
 
 

@@ -31,3 +31,19 @@ def sort_keys(
         elif not (value in OFF and row.default in OFF):  # else it is off in another word
             reading.limits.append(row.limit(written, value))
     return kept
+
+
+def with_older_names(table: ArgumentTable, names: Mapping[str, str]) -> ArgumentTable:
+    """A table that has names of other releases, too, each with the row of its name here."""
+    return {**{old: table[new] for old, new in names.items() if new in table}, **table}
+
+
+def by_new_names(
+    reading: Reading, names: Mapping[str, str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The given keys by their names in the table; one sentence has those of other releases."""
+    older = {old: new for old, new in names.items() if old in given}
+    if older:
+        listed = ", ".join(f"{old} is {new}" for old, new in older.items())
+        reading.assumed.append(f"names of other releases: {listed}")
+    return {older.get(name, name): value for name, value in given.items()}

@@ -15,7 +15,8 @@ from .named_files import NamedFiles
 from .options import OptionSyntax, parse_options
 from .reading import Limit, Reading, Section
 
-TRAINER = argument_table("transformers/arguments")
+TRAINER_TABLE = "transformers/arguments"
+TRAINER = argument_table(TRAINER_TABLE)
 OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
 SIGNED = ("freeze_trainable_layers",)  # its sign says from which end
 MOST = 10**12

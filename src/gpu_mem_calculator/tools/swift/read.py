@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ...ledger import frameworks
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
-from ..reading.keys import sort_keys
+from ..reading.keys import by_new_names, sort_keys, with_older_names
 from ..reading.megatron_axes import engine, fewest_gpus, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax
@@ -23,12 +23,13 @@ from ..reading.reading import Reading, Section
 from ..reading.trainer_arguments import (
     OLDER,
     TRAINER,
+    TRAINER_TABLE,
     chosen_values,
     file_arguments,
     parsed_arguments,
     type_problems,
 )
-from ..translation.arguments import ArgumentTable, Values, argument_table, filled, tables
+from ..translation.arguments import ArgumentTable, Values, argument_table, filled, renamed, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
 
@@ -40,6 +41,11 @@ FILES = (".yaml", ".yml", ".json")
 METHODS = ("sft", "pt", "rlhf")
 SWIFT: ArgumentTable = {**OLDER, **TRAINER, **argument_table("arguments", FOLDER)}
 MEGATRON: ArgumentTable = argument_table("megatron", FOLDER)
+# Names of other releases, of swift and of megatron.
+OTHER_NAMES = {
+    False: {**renamed(TRAINER_TABLE), **renamed("arguments", FOLDER)},
+    True: renamed("megatron", FOLDER),
+}
 RLHF = "rlhf"
 ENVIRONMENT = "ENV"  # a file's variables, which those that are set win over
 LOSSES = ("loss_type",)  # of rlhf: they are made of one number for each token
@@ -48,7 +54,7 @@ LOSSES = ("loss_type",)  # of rlhf: they are made of one number for each token
 def read_command(command: Command) -> Reading:
     """A training command of swift or megatron."""
     megatron, words = _method(command)
-    table = MEGATRON if megatron else SWIFT
+    table = with_older_names(MEGATRON if megatron else SWIFT, OTHER_NAMES[megatron])
     given, problems = _given(words[1:], command.files, table, "megatron" if megatron else "")
     variables = _variables(given) | dict(command.environment)
     processes = command_processes(replace(command, environment=variables))
@@ -84,6 +90,7 @@ def _read(
     reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
     table = MEGATRON if megatron else SWIFT
     given = {name: value for name, value in given.items() if name != ENVIRONMENT}
+    given = by_new_names(reading, OTHER_NAMES[megatron], given)
     losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
     reading.keys |= dict.fromkeys(losses, "free")
     kept = sort_keys(reading, table, {k: v for k, v in given.items() if k not in losses})

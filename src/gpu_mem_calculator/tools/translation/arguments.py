@@ -2,7 +2,11 @@
 
 Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own dataclass:
 
-- `[defaults]`: the tool's own default; an argument that is not there has None.
+- `release`: the one that is modelled. The tool's defaults are those of the lock beside the table at
+  it, or of the table that `lock` names; releases.py reads it. Of an argument that this release does
+  not have, the last default before it counts, or the first after it.
+- `[defaults]`: those that a person decided, where only runs can tell them, or another one is
+  modelled; without `release`, all of the tool. An argument that has none has None.
 - `[memory]`: `names` of arguments that the translation honours; values of those in `loose` may have
   another type than the default.
 - `[[free]]`: `names` that have no effect on GPU memory, and `why`, with the line that shows it.
@@ -11,6 +15,7 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
   `adds` and `saves` how much at most, as in `run.limits`.
 - `[options]`: how they are written on a command line: `flags` have no value, `switches` may have
   one, `lists` have several; `aliases` are other names. The rest has one value.
+- `[renamed]`: names of other releases, each with what it is called at the one that is modelled.
 - `base`: the table whose arguments the tool inherits; rows here replace those of the base.
 """
 
@@ -27,8 +32,9 @@ from msgspec.structs import replace
 from ...catalog.kept import read_table
 from ...ledger.quoting import quoted
 from ...run.limits import Bound, Could, Limit
+from . import releases
 
-FOLDER = Path(__file__).parents[1]  # its folders have the tables
+FOLDER = releases.FOLDER  # its folders have the tables
 MEMORY, FREE, REFUSED = "memory", "free", "refused"
 OFF: tuple[Any, ...] = (None, False, "no", [], "")  # defaults that turn something off
 
@@ -73,13 +79,32 @@ def argument_table(path: str, folder: Path = FOLDER) -> ArgumentTable:
     """The arguments of a tool; `path` is that of its table in the folder, without .toml."""
     data = argument_data(path, folder)
     base = argument_table(data["base"], folder) if "base" in data else {}
-    defaults, rows = data.get("defaults", {}), dict(base)
-    for name, row in _rows(data, defaults):
+    defaults, rows = _defaults(path, data, base, folder), dict(base)
+    inherited = {name: row.default for name, row in base.items()} if "release" in data else {}
+    for name, row in _rows(data, {**inherited, **defaults}):
         rows[name] = row
     for name in defaults.keys() & base.keys():  # the tool changes a default of its base
         if rows[name] is base[name]:
             rows[name] = replace(base[name], default=defaults[name])
     return rows
+
+
+def renamed(path: str, folder: Path = FOLDER) -> Mapping[str, str]:
+    """Names of older releases, each with what it is called now, where a person has said so."""
+    data = argument_data(path, folder)
+    base = renamed(data["base"], folder) if "base" in data else {}
+    return {**base, **data.get("renamed", {})}
+
+
+def _defaults(
+    path: str, data: Mapping[str, Any], base: ArgumentTable, folder: Path
+) -> Mapping[str, Any]:
+    """The defaults of a table: of the lock at its release, and those that a person decided."""
+    decided: Mapping[str, Any] = data.get("defaults", {})
+    if "release" not in data:
+        return decided
+    lock, place = (data["lock"], FOLDER) if "lock" in data else (path, folder)
+    return {**releases.defaults_at(lock, data["release"], base, place), **decided}
 
 
 def _rows(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, Argument]]:

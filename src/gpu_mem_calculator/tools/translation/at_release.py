@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .arguments import ArgumentTable, argument_table
+from .arguments import ArgumentTable, argument_table, renamed
 from .releases import (
     Stated,
     arguments_at,
@@ -22,7 +22,6 @@ from .releases import (
     order,
     release_lock,
     release_of,
-    renamed,
     span_of,
 )
 
@@ -125,3 +124,11 @@ def before(packages: Mapping[str, str], package: str, version: str) -> bool:
     """Whether the user's release of a package is older than a version; False where not known."""
     given = packages.get(package)
     return given is not None and order(given) < order(version)
+
+
+def name_at(path: str, name: str, release: str, others: Mapping[str, str] | None = None) -> str:
+    """What an argument is called at a release; empty where the release has no such argument."""
+    stated, names = arguments_at(path, release, others), renamed(path)
+    now = names.get(name, name)
+    older = (old for old, new in names.items() if new == now)
+    return next((one for one in (name, now, *older) if one in stated), "")

@@ -11,17 +11,17 @@ release that a version names in part, or the last one before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from ...catalog.kept import read_table
+from ...catalog.kept import read_made, read_table
 from ...run.releases import package_name
-from .arguments import FOLDER, argument_data
 
+FOLDER = Path(__file__).parents[1]  # its folders have the locks, beside the tables
 STATES = ("default", "computed", "required")  # of which an argument has one
 
 
@@ -136,6 +136,36 @@ def _after(state: dict[str, Any], span: Mapping[str, Any]) -> dict[str, Any] | N
     return state | new
 
 
+def defaults_at(
+    path: str, release: str, inherited: Container[str], folder: Path = FOLDER
+) -> dict[str, Any]:
+    """The defaults of a table's own arguments at a release; None where only runs can tell them.
+
+    Of an argument that the release does not have, the last before it, or the first after it; none
+    if it is inherited.
+    """
+    found = read_made(f"{folder}/{path}.lock.json", release, _defaults_of)
+    gone = {name: default for name, default in found["gone"].items() if name not in inherited}
+    return {**found["there"], **gone}
+
+
+def _defaults_of(data: Mapping[str, Any], release: str) -> dict[str, dict[str, Any]]:
+    """The defaults of a lock at a release, of arguments that it has and of the others."""
+    order = {name: place for place, name in enumerate(data["releases"])}
+    found: dict[str, dict[str, Any]] = {"there": {}, "gone": {}}
+    for name, spans in data["arguments"].items():
+        default, met, there = None, False, False
+        for span in spans:
+            if order[span["from"]] <= order[release]:
+                there = "gone" not in span
+            elif met:
+                break
+            if {"default", "computed", "required"} & span.keys():
+                default, met = span.get("default"), True
+        found["there" if there else "gone"][name] = default
+    return found
+
+
 def arguments_at(
     path: str, release: str, others: Mapping[str, str] | None = None, folder: Path = FOLDER
 ) -> Mapping[str, Stated]:
@@ -156,27 +186,6 @@ def arguments_at(
         at = at or release_of(table, lock.releases[release], folder)
         found.update(arguments_at(table, at, others, folder))
     return {**found, **_own(path, release, folder)}
-
-
-def renamed(path: str, folder: Path = FOLDER) -> Mapping[str, str]:
-    """Names of older releases, each with what it is called now, where a person has said so."""
-    data = argument_data(path, folder)
-    base = renamed(data["base"], folder) if "base" in data else {}
-    return {**base, **data.get("renamed", {})}
-
-
-def name_at(
-    path: str,
-    name: str,
-    release: str,
-    others: Mapping[str, str] | None = None,
-    folder: Path = FOLDER,
-) -> str:
-    """What an argument is called at a release; empty where the release has no such argument."""
-    stated, names = arguments_at(path, release, others, folder), renamed(path, folder)
-    now = names.get(name, name)
-    older = (old for old, new in names.items() if new == now)
-    return next((one for one in (name, now, *older) if one in stated), "")
 
 
 def span_of(path: str, name: str, folder: Path = FOLDER) -> tuple[str, str]:

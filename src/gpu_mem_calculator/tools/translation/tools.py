@@ -29,6 +29,7 @@ from .arguments import (
     argument_values,
     assumed_defaults,
     flat_arguments,
+    renamed,
 )
 from .at_release import AtRelease, arguments_by_new_names, at_release
 
@@ -123,6 +124,8 @@ def translate(program: Program, setup: Setup) -> Translation:
     at = _at_release(program, tool, setup)
     version, table = tool.version, argument_table(tool.arguments)
     args = flat_arguments(table, program.args)
+    older = {old: new for old, new in renamed(tool.arguments).items() if old in args and at is None}
+    args = {older.get(name, name): value for name, value in args.items()}
     notes: list[str] = []
     problems: list[str] = []
     if at is not None:
@@ -137,6 +140,7 @@ def translate(program: Program, setup: Setup) -> Translation:
     result = _translate(tool.module)(program, argument_values(table, program.args), setup)
     result.warnings += _version_warning(program, tool) if at is None else notes
     result.releases = dict(at.packages) if at else {package_name(tool.package): tool.version}
+    result.assumed += (f"{old} is read as {new}, its name in {title}" for old, new in older.items())
     assumed = assumed_defaults(title, table, program.args)
     result.assumed += [assumed] if assumed else []
     return result
