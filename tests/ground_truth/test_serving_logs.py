@@ -83,8 +83,8 @@ BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
         "activation": (15.1, 34),
         "non_torch": (54, 151),
         "graph": (44, 89),
-        "kv_pool": (2.1, 10.2),
-        "kv_tokens": (2.0, 10.2),
+        "kv_pool": (1.6, 9.8),
+        "kv_tokens": (1.6, 9.8),
     },
     ("serving_releases_last", "sglang"): {
         "weights": (0.2, 0.4),

@@ -261,3 +261,14 @@ def test_consumer_blackwell_runs_mxfp4_with_marlin() -> None:
     assert weights(spark) == weights(of("a100-80gb-sxm")) == weights(of("rtx-5090"))
     assert weights(large) > weights(spark)
     assert (spark.most_sequences, large.most_sequences) == (256, 1024)
+
+
+def test_cards_with_pcie_have_no_nvlink() -> None:
+    """Two ranks on A100s with PCIe deduct less for NCCL, as a log without peer access shows."""
+
+    def outside(gpu: str) -> int:
+        memory = served(gpu=gpu, engine_version="0.10.1", tensor_parallel_size=2)
+        return sum(one.bytes for one in memory.items if one.figure == NON_TORCH)
+
+    assert outside("a100-80gb-pcie") == outside("a100-40gb-pcie") < 0.4 * GIB
+    assert outside("a100-80gb-sxm") > 0.8 * GIB

@@ -37,10 +37,10 @@ NEWER_KERNELS_SOURCE = measured(
     "logs of vLLM 0.18.0 and 0.19.0 on one H100: 0.24 to 0.27 GiB (40 of 42; "
     "two Granite models 0.46), 0.12 more than before"
 )
-PCIE_NCCL_BYTES = int(0.2 * GIB)
+PCIE, PCIE_NCCL_BYTES = "PCIe", int(0.2 * GIB)  # in a card's title
 PCIE_NCCL_SOURCE = measured(
     "logs of vLLM 0.7.1 to 0.8.5 on cards without NVLink: 0.15 to 0.25 GiB "
-    "more than alone (L40S, RTX 2080 Ti, RTX 3090)"
+    "more than alone (L40S, RTX 2080 Ti, RTX 3090); 0.10.1 on two A100s without peer access: 0.1"
 )
 GATHER_UNTIL = (0, 25, 0)
 GATHER_SOURCE = code(
@@ -91,7 +91,7 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
         yield SourcedBytes("cuBLAS handle", handle_bytes(run), HANDLE_SOURCE)
     if scope != AFTER_NCCL:
         yield from _nccl_parts(run)
-    if run.mesh.tp > 1 and version(run) < GATHER_UNTIL and run.compute_capability in nccl.NVLINK:
+    if run.mesh.tp > 1 and version(run) < GATHER_UNTIL and has_nvlink(run):
         group = nccl.communicators(run)["tp"]
         size = nccl.group_bytes(group, run.compute_capability, sums=False)
         yield SourcedBytes("communicator for logits", size, GATHER_SOURCE)
@@ -130,13 +130,18 @@ def _nccl_parts(run: Run) -> Iterator[SourcedBytes]:
     process_groups = nccl.communicators(run)
     if not process_groups:
         return
-    if run.compute_capability not in nccl.NVLINK:
+    if not has_nvlink(run):
         yield SourcedBytes("NCCL", PCIE_NCCL_BYTES, PCIE_NCCL_SOURCE)
         return
     yield SourcedBytes("NCCL library", nccl.LIBRARY_BYTES, nccl.LIBRARY_SOURCE)
     groups = [group for axis, group in process_groups.items() if axis != "ep"]
     sizes = (nccl.group_bytes(group, run.compute_capability, sums=True) for group in groups)
     yield SourcedBytes("NCCL communicators", sum(sizes), nccl.GROUPS_SOURCE)
+
+
+def has_nvlink(run: Run) -> bool:
+    """Whether the cards are sold with NVLink to all others of their node: none with PCIe is."""
+    return run.compute_capability in nccl.NVLINK and PCIE not in run.card
 
 
 def fuses_allreduce(run: Run) -> bool:
