@@ -7,7 +7,7 @@ files and sockets are used. It may import `timing` and what is below.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 
 from .kept import read_table
 from .own_cards import own_cards
@@ -49,6 +49,7 @@ def named(table: str, name: str) -> Row | None:
     return _index(table).get(name.lower())
 
 
+@lru_cache(maxsize=256)
 def find(table: str, name: str) -> Row | None:
     """The row of a name or alias, in any case; a beginning is enough where only one row has it.
 

@@ -110,6 +110,7 @@ def is_own(name: str, row: Row) -> bool:
     return False
 
 
+@lru_cache(maxsize=64)
 def similar(name: str) -> str:
     """The nearest preset of the same family and size; an empty text where there is none."""
     import difflib
