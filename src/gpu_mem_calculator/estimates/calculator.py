@@ -176,9 +176,9 @@ def training_figures(
     busiest = peaks.index(max(peaks))
     stage = None
     if replay:
-        from .stage_replay import replay_stage
+        from .stage_replay import replay_peaks
 
-        stage = replay_stage(resolved, busiest, ledgers[busiest])
+        stage = replay_peaks(resolved, busiest, *ledgers.highest(busiest))
     if stage is not None:
         peaks[busiest] = stage.allocated_bytes
     return Figures(

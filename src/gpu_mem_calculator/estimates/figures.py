@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..ledger.ledger import UNIFIED
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
@@ -91,7 +90,7 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def unified(self) -> int:
         """Bytes of paged states."""
-        return int(self.ledgers[self.busiest].peak(UNIFIED))
+        return self.ledgers.unified_bytes(self.busiest)
 
     @cached_property
     def on_card(self) -> int | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
-from ..ledger.ledger import CPU, RANK_0, Ledger
+from ..ledger.ledger import CPU, RANK_0, UNIFIED, Ledger
+from ..run.phases import STARTUP
 
 
 class StageLedgers:
@@ -24,6 +25,15 @@ class StageLedgers:
         """The highest instant of some phases, of each stage."""
         return [int(ledger.peak(phases=phases)) for ledger in self]
 
+    def highest(self, stage: int) -> tuple[int, int]:
+        """The highest instant of a stage, and that of its steps."""
+        ledger = self[stage]
+        return int(ledger.peak()), int(ledger.peak(phases=step_phases(ledger)))
+
+    def unified_bytes(self, stage: int) -> int:
+        """The most bytes of managed memory on a stage."""
+        return int(self[stage].peak(UNIFIED))
+
     def host_bytes(self, ranks: int) -> int:
         """The highest bytes on the host of a node with `ranks` ranks."""
         highest = 0
@@ -31,3 +41,8 @@ class StageLedgers:
             every, first = ledger.heights(CPU), ledger.heights(RANK_0)
             highest = max(highest, *(int(every[name]) * ranks + int(first[name]) for name in every))
         return highest
+
+
+def step_phases(ledger: Ledger) -> set[str]:
+    """The phases of a ledger after start-up."""
+    return {i.phase for i in ledger.instants} - {STARTUP}

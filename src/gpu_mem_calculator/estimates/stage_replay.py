@@ -25,6 +25,7 @@ from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..training.step.stream import allocation_stream, refilled_stream
 from .margin import Margin, WithMargin, margin_bytes, margin_of
+from .stage_ledgers import step_phases
 
 MICRO_BATCHES = 4
 """At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
@@ -171,10 +172,17 @@ def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:
 
 def replay_stage(resolved: ResolvedRun, stage: int, ledger: Ledger) -> StageReplay | None:
     """Replay a stage, of which `ledger` is the ledger; None where the run is too large for it."""
-    if too_large(ledger, resolved.allocator):
+    return replay_peaks(resolved, stage, int(ledger.peak()), _steps_peak(ledger))
+
+
+def replay_peaks(resolved: ResolvedRun, stage: int, highest: int, steps: int) -> StageReplay | None:
+    """Replay a stage, of whose ledger these are the highest instant and that of its steps; None
+    where the run is too large for it.
+    """
+    engine, run, allocator = resolved.engine, resolved.run, resolved.allocator
+    if highest > most_bytes(allocator):
         return None
-    engine, run, peak = resolved.engine, resolved.run, _steps_peak(ledger)
-    return _replayed(engine.ledger, engine.name, run, stage, resolved.allocator, peak)
+    return _replayed(engine.ledger, engine.name, run, stage, allocator, steps)
 
 
 @remembered(FEW)
@@ -227,7 +235,7 @@ def _least_bytes(run: Run, peak: int, replayed: int) -> int:
 
 def _steps_peak(ledger: Ledger) -> int:
     """The ledger's peak without start-up."""
-    return int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
+    return int(ledger.peak(phases=step_phases(ledger)))
 
 
 def too_large(ledger: Ledger, allocator: AllocatorSettings) -> bool:

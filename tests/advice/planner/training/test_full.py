@@ -37,6 +37,9 @@ def test_stages_together_have_the_figures_of_stages_alone(
             assert resolved is not None
             found, alone = StagesTogether(resolved), stage_ledgers(resolved)
             assert found.peaks(STEP) == alone.peaks(STEP)
+            for stage in {0, 1 % alone.stages, alone.stages - 1}:
+                assert found.highest(stage) == alone.highest(stage)
+                assert found.unified_bytes(stage) == alone.unified_bytes(stage)
             assert found.host_bytes(8) == alone.host_bytes(8)
             if found.together:
                 assert int(np.max(peak_bytes(resolved, resolved.run))) == highest_stage(resolved)

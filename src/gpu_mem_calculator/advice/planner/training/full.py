@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -12,8 +13,8 @@ from ....estimates.calculator import stage_ledgers, training_figures
 from ....estimates.figures import Figures
 from ....estimates.machine import machine_of
 from ....estimates.memory_result import memory_result, stage_layers
-from ....estimates.stage_ledgers import StageLedgers
-from ....ledger.ledger import CPU, RANK_0, Ledger
+from ....estimates.stage_ledgers import StageLedgers, step_phases
+from ....ledger.ledger import CPU, RANK_0, UNIFIED, Ledger
 from ....runfile.config import RunFile
 from ....runfile.resolve.resolve_training import resolve_training
 from ....runfile.resolve.resolved_run import ResolvedRun
@@ -65,24 +66,45 @@ class StagesTogether(StageLedgers):
 
     def peaks(self, phases: Iterable[str]) -> list[int]:
         """The highest instant of some phases, of each stage: at the moment that is its highest."""
-        import numpy as np
-
         if not self.together:
             return super().peaks(phases)
-
-        def heights(some: Iterable[str] | None) -> Any:
-            peaks: list[Any] = [ledger.peak(phases=some) for ledger in self.together]
-            return np.array([np.broadcast_to(peak, self.stages) for peak in peaks])
-
-        every, found = heights(None), heights(phases)
+        every, found = self._every, self._heights(phases)
         if (every.max(axis=0) > found.max(axis=0)).any():  # start-up hides which moment is highest
             return super().peaks(phases)
         return [int(peak) for peak in found.max(axis=0)]
 
+    def highest(self, stage: int) -> tuple[int, int]:
+        """The highest instant of a stage, and that of its steps at the same moment."""
+        if not self.together:
+            return super().highest(stage)
+        moment = int(self._every[:, stage].argmax())
+        steps = self._heights(step_phases(self.together[0]))
+        return int(self._every[moment, stage]), int(steps[moment, stage])
+
+    def _heights(self, phases: Iterable[str] | None) -> Any:
+        """The highest instant of some phases at each moment, of each stage."""
+        import numpy as np
+
+        peaks: list[Any] = [ledger.peak(phases=phases) for ledger in self.together]
+        return np.array([np.broadcast_to(peak, self.stages) for peak in peaks])
+
+    @cached_property
+    def _every(self) -> Any:
+        return self._heights(None)
+
+    @cached_property
+    def _places(self) -> set[str]:
+        return {entry.place for ledger in self.together for entry in ledger.entries}
+
+    def unified_bytes(self, stage: int) -> int:
+        """The most bytes of managed memory on a stage."""
+        used = not self._places or UNIFIED in self._places
+        return super().unified_bytes(stage) if used else 0
+
     def host_bytes(self, ranks: int) -> int:
         """The highest bytes on the host of a node with `ranks` ranks."""
-        places = {entry.place for ledger in self.together for entry in ledger.entries}
-        return super().host_bytes(ranks) if not places or places & {CPU, RANK_0} else 0
+        used = not self._places or self._places & {CPU, RANK_0}
+        return super().host_bytes(ranks) if used else 0
 
 
 def _together(resolved: ResolvedRun) -> list[Ledger]:

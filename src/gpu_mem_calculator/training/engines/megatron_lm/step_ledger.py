@@ -245,9 +245,10 @@ def ledger(run: Run) -> Ledger:
     stages = pipeline_stages(run)
     if len(stages) == 1:
         return _stage_ledger(run, stages[0])
-    rolled = replace(run, unrolled=False)
-    peaks = [int(_stage_ledger(rolled, stage).peak()) for stage in pipeline_stages(rolled)]
-    return _stage_ledger(run, stages[peaks.index(max(peaks))])
+    rolled = ledgers(replace(run, unrolled=False))
+    peaks = [int(one.peak()) for one in rolled]
+    highest = peaks.index(max(peaks))
+    return _stage_ledger(run, stages[highest]) if run.unrolled else rolled[highest]
 
 
 def _stage_ledger(run: Run, stage: PipelineStage) -> Ledger:
