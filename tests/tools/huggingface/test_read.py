@@ -291,3 +291,13 @@ def test_a_second_file_of_a_command_is_read(line: str, tmp_path: Path) -> None:
     assert found.problems == []
     assert found.run["model"]["name"] == "Qwen/Qwen2.5-0.5B"
     assert found.run["program"]["args"]["per_device_train_batch_size"] == 2
+
+
+def test_deepspeeds_file_of_a_loop_of_its_own_is_no_file_of_arguments(tmp_path: Path) -> None:
+    """Its keys are DeepSpeed's; that it is not read is said."""
+    (tmp_path / "ds.json").write_text('{"bf16": {"enabled": true}}')
+    words = "--model_name_or_path Qwen/Qwen2.5-0.5B --deepspeed_config ds.json"
+    found = _read(f"deepspeed own_loop.py {words}", tmp_path)
+    assert found.problems == []
+    assert "bf16" not in found.run["program"]["args"]
+    assert any("deepspeed_config" in one.key for one in found.limits)

@@ -17,9 +17,10 @@ CONFIG = "config"
 MODEL_NAMES: list[str] = TABLES["model_names"]
 LENGTH_NAMES: list[str] = TABLES["length_names"]
 OTHER_NAMES = {name: ours for ours, names in TABLES["other_names"].items() for name in names}
-# Names that say where data and results are, how long it trains, and what is logged.
+# Names that say where data and results are, how long it trains, and what is logged;
+# DeepSpeed's file is none of them.
 PLAIN = re.compile(
-    r".*(data|file|dir|path|output|log|wandb|save|seed|epoch|lr|rate|decay|warmup|name|column"
+    r"(?!deepspeed).*(data|file|dir|path|output|log|wandb|save|seed|epoch|lr|rate|decay|warmup|name|column"
     r"|split|hub|token|template|prompt_type|worker|project|local_rank|local-rank|debug|verbose"
     r"|reward|metric|config|sample|shuffle|resume|betas?|eps|tags?|version|stream|cache).*"
 )

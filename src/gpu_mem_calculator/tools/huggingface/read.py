@@ -50,6 +50,7 @@ FILES = (".yaml", ".yml", ".json", ".toml")
 EXAMPLES = ("run_clm.py", "run_fim.py")  # of transformers
 SERVER = "vllm-serve"
 NAMED: Mapping[str, str] = TABLES["named"]  # options that name a file, and what it has
+OTHER_FILES = (*NAMED, "deepspeed_config")
 
 
 def read_command(command: Command) -> Reading:
@@ -188,11 +189,14 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
 
 
 def _more_files(given: Values, files: NamedFiles) -> list[str]:
-    """Options that name a file of arguments, such as --training_config, which is here."""
+    """Options that name a file of arguments, such as --training_config, which is here.
+
+    DeepSpeed's file is no such file: what a loop of its own takes from it is not known.
+    """
     return [
         name
         for name, value in given.items()
-        if name.endswith(("config", "config_file", "args", "args_file")) and name not in NAMED
+        if name.endswith(("config", "config_file", "args", "args_file")) and name not in OTHER_FILES
         if isinstance(value, str) and value.endswith(FILES) and files.exists(value)
     ]
 
