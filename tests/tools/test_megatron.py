@@ -31,7 +31,7 @@ def run(args: dict[str, Any], model: Any = None, gpus: int = 8) -> dict[str, Any
 
 def keys(args: dict[str, Any], model: Any = LLAMA) -> dict[str, Any]:
     """The sections that a program means."""
-    return with_program(run(args, model))[0]
+    return with_program(run(args, model), {})[0]
 
 
 def test_a_run_is_that_of_the_engine() -> None:

@@ -37,7 +37,7 @@ def run(gpus: int = 8, model: Any = None, **args: Any) -> dict[str, Any]:
 
 def keys(**args: Any) -> dict[str, Any]:
     """The sections that a program means."""
-    return with_program(run(**args))[0]
+    return with_program(run(**args), {})[0]
 
 
 def test_a_measured_run_in_torchtitans_own_words() -> None:

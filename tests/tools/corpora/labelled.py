@@ -89,7 +89,7 @@ def differences(label: Mapping[str, Any]) -> list[str]:
     [reading] = found
     named = [str(limit) for limit in reading.limits] + reading.problems
     try:
-        run = with_program(reading.run)[0] if reading.run.get("program") else reading.run
+        run = with_program(reading.run, {})[0] if reading.run.get("program") else reading.run
     except InputError as error:
         return _unnamed(label, [*named, str(error)]) or _refused(label, str(error))
     wrong = [
@@ -146,7 +146,7 @@ def is_refused(label: Mapping[str, Any]) -> bool:
     """Whether a row ends in a sentence instead of keys."""
     try:
         for reading in readings(row_of(label)):
-            with_program(reading.run)
+            with_program(reading.run, {})
     except InputError:
         return True
     return False

@@ -124,7 +124,7 @@ def test_grpo_has_a_prompt_and_vllm() -> None:
     """max_length is that of prompts; vLLM on the same card sleeps where it is asked to."""
     words = "--rlhf_type grpo --use_vllm true --vllm_mode colocate --sleep_level 1 --beta 0.0"
     run = _read(f"{SFT.replace('sft', 'rlhf', 1)} {words}").run
-    program, generation = run["program"], with_program(run)[0]["training"]["generation"]
+    program, generation = run["program"], with_program(run, {})[0]["training"]["generation"]
     assert generation["sleep_level"] == 1
     assert generation["new_tokens"] == 512
     assert program["data"] == {"prompt": 1024}
