@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...runfile.text.errors import InputError, quoted
-from ..translation.arguments import MEMORY, ArgumentTable, argument_table
+from ..translation.arguments import MEMORY, Argument, ArgumentTable, argument_table
+from ..translation.kinds import NAMES, TEXT, fits, kind_of
+from ..translation.kinds import WHOLE as WHOLE_NUMBER
 from .named_files import NamedFiles
 from .options import OptionSyntax, parse_options
 from .reading import Limit, Reading, Section
@@ -19,10 +20,8 @@ TRAINER_TABLE = "transformers/arguments"
 TRAINER = argument_table(TRAINER_TABLE)
 OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
 SIGNED = ("freeze_trainable_layers",)  # its sign says from which end
-MOST = 10**12
 # Arguments whose default, None, does not say their type.
 WHOLE = ("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation")
-OBJECTS = ("fsdp_config", "liger_kernel_config", "gradient_checkpointing_kwargs")
 
 
 def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -47,29 +46,21 @@ def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[st
     for name, value in given.items():
         row = table[name]
         told = value is not None and row.effect == MEMORY
-        if told and (word := _wanted(name, value, row.default)):
+        if told and (word := _wanted(name, value, row)):
             yield f"{name}={quoted(value)} must be {word}"
 
 
-def _wanted(name: str, value: Any, default: Any) -> str:
+def _wanted(name: str, value: Any, row: Argument) -> str:
     """What a value must be; empty where it is that."""
-    if name in OBJECTS:
-        return "" if isinstance(value, Mapping) else "an object"
-    default = 1 if name in WHOLE else default
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "true or false"
-    if isinstance(default, int):
-        least = 1 if default > 0 and name not in SIGNED else -MOST
-        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
-        return "" if fits else "a whole number, 1 or more" if least == 1 else "a whole number"
-    if isinstance(default, float):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return "" if number and isfinite(value) else "a number"
-    names = isinstance(value, list) and all(isinstance(one, str) for one in value)
-    if isinstance(default, list):
-        return "" if names or isinstance(value, str) else "a list of names"
-    several = names and "target" in name
-    return "" if isinstance(value, str) or several or not isinstance(default, str) else "a text"
+    kind = WHOLE_NUMBER if name in WHOLE else kind_of(name, row.type, row.default)
+    if kind == TEXT and "target" in name:
+        kind = NAMES
+    if kind != WHOLE_NUMBER:
+        return "" if fits(kind, value) else kind
+    least = name in WHOLE or (isinstance(row.default, int) and row.default > 0)
+    if least and name not in SIGNED:
+        return "" if fits(kind, value) and value >= 1 else f"{kind}, 1 or more"
+    return "" if fits(kind, value, signed=True) else kind
 
 
 def deepspeed_data(

@@ -33,6 +33,7 @@ from ...catalog.kept import read_table
 from ...ledger.quoting import quoted
 from ...run.limits import Bound, Could, Limit
 from . import releases
+from .kinds import NUMBER, WHOLE, converts, kind_of
 
 FOLDER = releases.FOLDER  # its folders have the tables
 MEMORY, FREE, REFUSED = "memory", "free", "refused"
@@ -44,6 +45,7 @@ class Argument(Struct, frozen=True, kw_only=True):
 
     default: Any
     effect: str
+    type: str = ""  # what it takes, as `Stated` has it; empty where no lock is read
     why: str = ""
     could: Could = "either"
     adds: Bound = None
@@ -79,13 +81,14 @@ def argument_table(path: str, folder: Path = FOLDER) -> ArgumentTable:
     """The arguments of a tool; `path` is that of its table in the folder, without .toml."""
     data = argument_data(path, folder)
     base = argument_table(data["base"], folder) if "base" in data else {}
-    defaults, rows = _defaults(path, data, base, folder), dict(base)
-    inherited = {name: row.default for name, row in base.items()} if "release" in data else {}
-    for name, row in _rows(data, {**inherited, **defaults}):
+    stated, rows = _stated(path, data, base, folder), dict(base)
+    inherited = {name: (row.default, row.type) for name, row in base.items()}
+    for name, row in _rows(data, {**inherited, **stated} if "release" in data else stated):
         rows[name] = row
-    for name in defaults.keys() & base.keys():  # the tool changes a default of its base
+    for name in stated.keys() & base.keys():  # the tool changes a default of its base
         if rows[name] is base[name]:
-            rows[name] = replace(base[name], default=defaults[name])
+            default, type_ = stated[name]
+            rows[name] = replace(base[name], default=default, type=type_)
     return rows
 
 
@@ -96,26 +99,30 @@ def renamed(path: str, folder: Path = FOLDER) -> Mapping[str, str]:
     return {**base, **data.get("renamed", {})}
 
 
-def _defaults(
-    path: str, data: Mapping[str, Any], base: ArgumentTable, folder: Path
-) -> Mapping[str, Any]:
-    """The defaults of a table: of the lock at its release, and those that a person decided."""
+Stated = Mapping[str, tuple[Any, str]]  # the default and the type of each argument
+
+
+def _stated(path: str, data: Mapping[str, Any], base: ArgumentTable, folder: Path) -> Stated:
+    """What the lock states at a table's release, with the defaults that a person decided."""
     decided: Mapping[str, Any] = data.get("defaults", {})
     if "release" not in data:
-        return decided
+        return {name: (default, "") for name, default in decided.items()}
     lock, place = (data["lock"], FOLDER) if "lock" in data else (path, folder)
-    return {**releases.defaults_at(lock, data["release"], base, place), **decided}
+    stated = releases.stated_at(lock, data["release"], base, place)
+    types = {name: stated[name][1] if name in stated else "" for name in decided}
+    return {**stated, **{name: (default, types[name]) for name, default in decided.items()}}
 
 
-def _rows(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, Argument]]:
-    loose = data.get(MEMORY, {}).get("loose", ())
-    for name in data.get(MEMORY, {}).get("names", ()):
-        yield name, Argument(default=defaults.get(name), effect=MEMORY, loose=name in loose)
-    for effect in (FREE, REFUSED):
-        for group in data.get(effect, ()):
-            facts = {key: group[key] for key in ("why", "could", "adds", "saves") if key in group}
-            for name in group["names"]:
-                yield name, Argument(default=defaults.get(name), effect=effect, **facts)
+def _rows(data: Mapping[str, Any], stated: Stated) -> Iterator[tuple[str, Argument]]:
+    rows = [(MEMORY, data.get(MEMORY, {}))]
+    rows += ((effect, row) for effect in (FREE, REFUSED) for row in data.get(effect, ()))
+    for effect, row in rows:
+        facts = {key: row[key] for key in ("why", "could", "adds", "saves") if key in row}
+        for name in row.get("names", ()):
+            default, type_ = stated.get(name, (None, ""))
+            loose = name in row.get("loose", ())
+            facts |= {"default": default, "type": type_, "loose": loose}
+            yield name, Argument(effect=effect, **facts)
 
 
 def flat_arguments(
@@ -153,17 +160,11 @@ def argument_problems(title: str, table: ArgumentTable, given: Mapping[str, Any]
             yield f"program.args.{name} is not an argument of {title}{near}"
         elif row.effect == REFUSED and value != row.default:
             yield f"program.args.{name}={quoted(value)}: {row.why}"
-        elif row.effect == MEMORY and not row.loose and (rule := _type_rule(row.default, value)):
-            yield f"program.args.{name}={quoted(value)} must be {rule}"
-
-
-def _type_rule(default: Any, value: Any) -> str:
-    """What a value must be, where the default's type rules it out; tools convert texts."""
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool | int | str | None) else "true or false"
-    if isinstance(default, int | float):
-        return "" if isinstance(value, int | float | None) else "a number"
-    return ""
+        elif row.effect == MEMORY and not row.loose:
+            kind = kind_of(name, row.type, row.default)
+            if not converts(kind, value):
+                rule = NUMBER if kind == WHOLE else kind
+                yield f"program.args.{name}={quoted(value)} must be {rule}"
 
 
 def filled(**parts: Any) -> dict[str, Any]:

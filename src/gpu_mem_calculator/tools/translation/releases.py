@@ -136,25 +136,27 @@ def _after(state: dict[str, Any], span: Mapping[str, Any]) -> dict[str, Any] | N
     return state | new
 
 
-def defaults_at(
+def stated_at(
     path: str, release: str, inherited: Container[str], folder: Path = FOLDER
-) -> dict[str, Any]:
-    """The defaults of a table's own arguments at a release; None where only runs can tell them.
+) -> dict[str, tuple[Any, str]]:
+    """The default and the type of a table's own arguments at a release.
+
+    A default is None where only runs can tell it.
 
     Of an argument that the release does not have, the last before it, or the first after it; none
     if it is inherited.
     """
-    found = read_made(f"{folder}/{path}.lock.json", release, _defaults_of)
-    gone = {name: default for name, default in found["gone"].items() if name not in inherited}
-    return {**found["there"], **gone}
+    found = read_made(f"{folder}/{path}.lock.json", release, _stated_of)
+    gone = {name: stated for name, stated in found["gone"].items() if name not in inherited}
+    return {name: (one[0], one[1]) for name, one in {**found["there"], **gone}.items()}
 
 
-def _defaults_of(data: Mapping[str, Any], release: str) -> dict[str, dict[str, Any]]:
-    """The defaults of a lock at a release, of arguments that it has and of the others."""
+def _stated_of(data: Mapping[str, Any], release: str) -> dict[str, dict[str, list[Any]]]:
+    """Defaults and types of a lock at a release, of arguments that it has and of the others."""
     order = {name: place for place, name in enumerate(data["releases"])}
-    found: dict[str, dict[str, Any]] = {"there": {}, "gone": {}}
+    found: dict[str, dict[str, list[Any]]] = {"there": {}, "gone": {}}
     for name, spans in data["arguments"].items():
-        default, met, there = None, False, False
+        default, type_, met, there = None, "", False, False
         for span in spans:
             if order[span["from"]] <= order[release]:
                 there = "gone" not in span
@@ -162,7 +164,8 @@ def _defaults_of(data: Mapping[str, Any], release: str) -> dict[str, dict[str, A
                 break
             if {"default", "computed", "required"} & span.keys():
                 default, met = span.get("default"), True
-        found["there" if there else "gone"][name] = default
+            type_ = span.get("type", type_)
+        found["there" if there else "gone"][name] = [default, type_]
     return found
 
 

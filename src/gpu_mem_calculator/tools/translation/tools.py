@@ -5,7 +5,6 @@ Whether the values of a program's arguments are of the kind that its tool takes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -32,10 +31,9 @@ from .arguments import (
     renamed,
 )
 from .at_release import AtRelease, arguments_by_new_names, at_release
+from .kinds import TEXT, WHOLE, fits, kind_of
 
-TYPES: Mapping[str, type] = {"an object": Mapping, "true or false": bool, "a text": str}
-OBJECTS = ("_kwargs", "_config")  # ends of names of arguments that are objects
-# Names of arguments whose values are of one kind.
+# Whole numbers of arguments that are 1 or more, and those of a program's data.
 KINDS: Mapping[str, list[str]] = argument_data("kinds", Path(__file__).parent)["kinds"]
 # Tools that were read and cannot be answered: why, and which set-up can.
 REFUSED_TOOLS: Mapping[str, str] = refused_programs()
@@ -53,41 +51,20 @@ def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
         row = table.get(name)
         if row is None or row.effect != MEMORY:
             continue
-        kind = _kind(name, row.default)
-        needed = kind == "a whole number" and row.default is not None and name != "max_length"
+        kind = kind_of(name, row.type, row.default)
+        if kind == TEXT and row.default is None:
+            kind = ""  # a path, or what a file has in its place
+        needed = kind == WHOLE and row.default is not None and name != "max_length"
         if value is None and not needed:
             continue
-        if kind and not _is(kind, value):
+        if not fits(kind, value):
             yield f"program.args.{name}={quoted(value)} must be {kind}"
         elif name in KINDS["counts"] and isinstance(value, int) and value < 1:
             yield f"program.args.{name}={quoted(value)} must be 1 or more"
     for name in KINDS["data"]:
         value = program.data.get(name)
-        if value is not None and not _is("a whole number", value):
+        if value is not None and not fits(WHOLE, value):
             yield f"program.data.{name}={quoted(value)} must be a whole number"
-
-
-def _kind(name: str, default: Any) -> str:
-    """What a value must be; empty where the tool takes several kinds."""
-    if name.endswith(OBJECTS):
-        return "an object"
-    if isinstance(default, bool) or name in KINDS["flags"]:
-        return "true or false"
-    if name in KINDS["texts"]:
-        return "a text"
-    if isinstance(default, int) or name in KINDS["whole"]:
-        return "a whole number"
-    return "a number" if isinstance(default, float) else ""
-
-
-def _is(kind: str, value: Any) -> bool:
-    if kind in TYPES:
-        return isinstance(value, TYPES[kind])
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if kind == "a whole number":
-        return isinstance(value, int) and 0 <= value < 10**12
-    return math.isfinite(value)
 
 
 class Tool(Struct, frozen=True, kw_only=True):
