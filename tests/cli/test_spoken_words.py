@@ -46,7 +46,6 @@ def test_modules_may_be_a_list_without_quotes(command: Command, names: str) -> N
         ("quick gpt2 --unsloth", "--unsloth is not modelled here"),
         ("quick gpt2 model --zero3x", "--zero3x is not an option of quick"),
         ("infer gpt2 --dtype fp8", "for fp8 weights use --quantization fp8"),
-        ("convert gpt2 --to vllm", "use gpu-mem-calc infer gpt2 --export vllm"),
     ],
 )
 def test_a_refusal_names_the_command_that_exists(command: Command, words: str, shown: str) -> None:
