@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import __version__
+from ..advice.comparison import Cause
 from ..advice.serving.answers import Answers
 from ..estimates.explain.explain import Explanation
 from ..estimates.result import MemoryResult
@@ -115,6 +116,41 @@ class CheckBody(Struct, frozen=True, omit_defaults=True):
     result: MemoryResult | None = None
     answers: list[dict[str, Any]] = []
     together: list[dict[str, Any]] = []
+
+
+class TwoRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    """Two runs, each a run file or a text that means one."""
+
+    a: dict[str, Any]
+    b: dict[str, Any]
+
+
+class ComparedSide(Struct, frozen=True):
+    """One of two runs; `used_bytes` of a server is what it takes beside its KV cache."""
+
+    name: str
+    verdict: str
+    used_bytes: int
+    kv_pool_bytes: int
+    result: MemoryResult
+
+
+class ComparedPart(Struct, frozen=True):
+    """A part of the memory in both; null where one of them does not have it."""
+
+    part: str
+    a_bytes: int | None
+    b_bytes: int | None
+
+
+class ComparisonBody(Struct, frozen=True):
+    """Two runs side by side; `differences` are the keys with other values."""
+
+    summary: str
+    a: ComparedSide
+    b: ComparedSide
+    parts: list[ComparedPart]
+    differences: list[Cause]
 
 
 class Look(Struct, frozen=True):

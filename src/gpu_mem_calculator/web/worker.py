@@ -50,6 +50,7 @@ from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from ..tools.reading.tools import UnknownToolError
+from ..tools.releases.named import read_at
 from .export import export
 from .logs import log_fault, start_logs
 from .options import Options, is_true, numbers, one_of, width
@@ -61,6 +62,7 @@ from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
 Change = dict[str, Any]
 SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
 Task = Callable[[Any, Options], Any]
+SIDES = ("a", "b")  # of a comparison
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
 NO_SERVER = (
     'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
@@ -173,7 +175,8 @@ def explain_entries(body: Any, _options: Options) -> Any:
 def check(body: Any, options: Options) -> Any:
     """Whether each command of a text fits, and those on one GPU together; or a run file."""
     hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
-    question, given = CheckQuestion(hardware=hardware), source(body)
+    named = read_at([options["at"]]) if options.get("at") else None
+    question, given = CheckQuestion(hardware=hardware, named=named), source(body)
     if not isinstance(given, str):
         asked(given).checked()  # of a run file, what is wrong is its sender's
     try:
@@ -182,6 +185,18 @@ def check(body: Any, options: Options) -> Any:
         return unknown_tool(error)
     checked = [check_reading(one, question) for one in readings]
     return answer_data(checked, shared_gpus(checked))
+
+
+def compare(body: Any, _options: Options) -> Any:
+    """Two runs side by side."""
+    pair = isinstance(body, Mapping) and body.keys() == {*SIDES}
+    sides = [body[side] for side in SIDES] if pair else [None]
+    if not all(isinstance(one, Mapping) for one in sides):
+        raise InputError("the body must be an object with two runs alone: a and b")
+    from ..report.comparison import compared, comparison_data  # few ask for it
+
+    first, second = (_estimate(one) for one in sides)
+    return comparison_data(compared(("A", "B"), first, second))
 
 
 def infer(body: Any, options: Options) -> Any:
@@ -260,6 +275,7 @@ TASKS: dict[str, Task] = {
     "warm": warm_up,
     "calculate": calculate,
     "check": check,
+    "compare": compare,
     "replay": calculate,
     "validate": validate,
     "explain": explain_entries,
