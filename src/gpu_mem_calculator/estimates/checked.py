@@ -156,7 +156,10 @@ def check_reading(reading: Reading, question: CheckQuestion) -> Checked:
     if not data.get("model") and (tool is None or not tool.own_model):
         return _cannot_tell(reading, [NO_MODEL])
     try:
-        asked = Asked(run=data, notes=(*reading.assumed, *question.unread))
+        server = data.get("inference") or {}
+        other = server.get("engine_version") or (server and data.get("releases"))
+        assumed = reading.assumed_at_a_release if other else reading.assumed
+        asked = Asked(run=data, notes=(*assumed, *question.unread))
         estimate = with_other_cards(full_estimate(asked))
     except InputError as error:
         return _cannot_tell(reading, error.problems)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
+from ..releases.pins import image_releases
 from ..translation.arguments import tables
 from .launcher_options import split_options
 
@@ -33,9 +34,8 @@ def entrypoint(image: str) -> tuple[str, ...]:
 
 
 def image_version(image: str) -> str:
-    """The release that the tag of vLLM's own image names: 0.10.0 of vllm/vllm-openai:v0.10.0."""
-    found = re.search(r":v?(\d+\.\d+\.\d+)(?![\d.])[^/:]*$", image.partition("@")[0])
-    return found[1] if found and entrypoint(image)[:1] == ("vllm",) else ""
+    """The release that the tag of a tool's own image names: 0.10.0 of vllm/vllm-openai:v0.10.0."""
+    return next((one.version for one in image_releases(image)), "")
 
 
 def without_container(command: Command) -> Command:

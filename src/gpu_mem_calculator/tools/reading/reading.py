@@ -59,6 +59,12 @@ class Reading(Struct, kw_only=True):
         return self.tool == DEEPSPEED
 
     @property
+    def assumed_at_a_release(self) -> list[str]:
+        """What was assumed, without the defaults of the release that was read."""
+        own = f"{self.version}'s defaults: "
+        return [one for one in self.assumed if own not in one]
+
+    @property
     def run_file(self) -> Section:
         """The run file, with the limits beside its sections: they stay with it."""
         limits = [to_builtins(limit) for limit in self.limits]

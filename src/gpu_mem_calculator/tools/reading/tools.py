@@ -80,8 +80,18 @@ def read_command(command: Command) -> Reading:
     if command.gpu_bytes is None and command.card is not None:
         command = replace(command, gpu_bytes=command.card.least_bytes)
     result: Reading = _reader(found).read_command(safe_command(command))
+    _at_release(result, command.version)
     result.assumed[:0] = command.assumed
     return safe_reading(with_card(result, command))
+
+
+def _at_release(reading: Reading, version: str) -> None:
+    """The release of a server that the tag of its image says."""
+    server = reading.run.get("inference")
+    if version and isinstance(server, dict):
+        server.setdefault("engine_version", version)
+        words = f"{reading.tool} {version}, as the image's tag says; its options are read as"
+        reading.assumed = [f"{words} those of {reading.version}", *reading.assumed_at_a_release]
 
 
 def with_card(reading: Reading, command: Command) -> Reading:

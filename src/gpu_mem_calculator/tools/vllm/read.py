@@ -42,12 +42,7 @@ ASSUMED = ("gpu_memory_utilization", "dtype", "kv_cache_dtype")
 def read_command(command: Command) -> Reading:
     """What a command means; words that start with an option are the image's arguments."""
     start = 1 if command.module else 0 if command.words[0].startswith("-") else 2
-    reading = read_arguments(command.words[start:], command)
-    if command.version:
-        reading.run["inference"]["engine_version"] = command.version
-        words = f"vLLM {command.version}, as the image's tag says; its options are read as"
-        reading.assumed = [f"{words} those of {VLLM.version}"]
-    return reading
+    return read_arguments(command.words[start:], command)
 
 
 def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
