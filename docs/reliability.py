@@ -55,12 +55,15 @@ ENDS = ("accepted", "not here", "unknown", "other")
 PEOPLE = """\
 Commands word for word, stored before `check` was tried on any of them: of public threads about
 memory (most of them had been tried at 0.9.0, shortened), and drawn at random from public
-repositories of 2023 to 2025 (none was seen before). *first* is the first try, *now* today's, with
-the newest releases. *accepted*: any verdict; *not here*: the model or a file that the command names
-is not on this machine, which had no network; *unknown*: a name, a value or a tool is not known.
+repositories of 2023 to 2025 (none was seen before). *At first* is the first try, with the newest
+releases; *now* is today's; *at its releases* is today's with `--at`, the month of the command and
+the release that is said of its tool. *accepted*: any verdict; *not here*: the model or a file that
+the command names is not on this machine, which had no network; *unknown*: a name, a value or a tool
+is not known.
 
-| commands | number | accepted: first | now | not here | now | unknown | now | other | now |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"""
+| commands | tried | accepted | not here | unknown | other |
+|---|---|---:|---:|---:|---:|"""
+TRIES = {"first": "at first", "now": "now", "at": "now, at its releases"}
 PEOPLE_REFUSED = """
 | refused now | why |
 |---|---|"""
@@ -121,14 +124,16 @@ def natural_lines() -> list[str]:
 
 
 def people_lines() -> list[str]:
-    """How `check` ended for commands that people ran, at first and now."""
+    """How `check` ended for commands that people ran, at first, now, and at their releases."""
     ran = json.loads(RAN.read_text(encoding="utf-8"))
     lines = [PEOPLE]
     for name, rows in ran.items():
-        first, now = (Counter(row[when] for row in rows) for when in ("first", "now"))
-        cells = [f"{first[kind]} | {now[kind]}" for kind in ENDS]
-        lines.append(f"| [{name}](../tests/tools/corpora/{name}.jsonl) | {len(rows)} | ")
-        lines[-1] += " | ".join(cells) + " |"
+        title = f"[{name}](../tests/tools/corpora/{name}.jsonl), {len(rows)}"
+        for when, tried in TRIES.items():
+            ends = Counter(row[when] for row in rows)
+            cells = [title, tried, *(str(ends[kind]) for kind in ENDS)]
+            lines.append(f"| {' | '.join(cells)} |")
+            title = ""
     refused = [row for rows in ran.values() for row in rows if row["now"] != "accepted"]
     return [*lines, PEOPLE_REFUSED, *(f"| {row['id']} | {row['why']} |" for row in refused)]
 

@@ -186,7 +186,9 @@ LIGHTNING = Framework(
     "Lightning", "2.6.6", "2026-11-18", "Lightning-AI/pytorch-lightning", package="lightning"
 )
 AXOLOTL = Framework("Axolotl", "067b021", "2026-11-17", "axolotl-ai-cloud/axolotl")
-LLAMA_FACTORY = Framework("LLaMA-Factory", "ff6d4d1", "2026-11-18", "hiyouga/LLaMA-Factory")
+LLAMA_FACTORY = Framework(
+    "LLaMA-Factory", "ff6d4d1", "2026-11-18", "hiyouga/LLaMA-Factory", package="llamafactory"
+)
 MS_SWIFT = Framework("ms-swift", "3602360", "2026-11-18", "modelscope/ms-swift")
 VERL = Framework("verl", "b178a3c", "2026-11-18", "volcengine/verl")
 OPENRLHF = Framework("OpenRLHF", "3c3be62", "2026-11-18", "OpenRLHF/OpenRLHF")

@@ -45,19 +45,34 @@ MISSING = re.compile(
     r"model\.name=.*(not on this machine|neither a preset|not read from the hub)|no such file|"
     r"nothing that was read names the model|names no model"
 )
+MONTH = re.compile(r"20\d\d-\d\d")
+# Tools whose own release --at does not take, because a run file has another tool in their place.
+TRANSLATED = ("llamafactory", "verl")
+PACKAGES = {"swift": "ms-swift"}  # of tools with another name
 NEEDS_SHELL = re.compile(r"[\n$|&;<>`'\"\\]")
 
 
-def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
+def outcome(row: Mapping[str, Any], *options: str) -> tuple[str, str]:
     """How `check` ends: a verdict of any kind, or why not."""
-    code, text = checked(row)
+    code, text = checked(row, *options)
     if re.search(r"^(fits|does not fit|cannot tell|will not start)\b|\bof [\d.]+ GiB", text, re.M):
         return ACCEPTED, text
     kind = UNKNOWN if SAID.search(text) else NOT_HERE if MISSING.search(text) else OTHER
     return kind, text or f"exit code {code}"
 
 
-def checked(row: Mapping[str, Any]) -> tuple[int, str]:
+def at_releases(row: Mapping[str, Any]) -> list[str]:
+    """The options that name the releases of a row: of its tool, and else those of its month."""
+    said = row["releases"]
+    named = [
+        f"{PACKAGES.get(name, name)}={said[name]}"
+        for name in (row["tool"], "transformers")
+        if name in said and name not in TRANSLATED and not MONTH.fullmatch(said[name])
+    ]
+    return ["--at", ",".join([row["date"], *named])]
+
+
+def checked(row: Mapping[str, Any], *options: str) -> tuple[int, str]:
     """The exit code of `check` and all that it prints, in a folder with the row's files."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name:
@@ -77,7 +92,7 @@ def checked(row: Mapping[str, Any]) -> tuple[int, str]:
         os.chdir(name)
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                code = main(["check", *card, *words])
+                code = main(["check", *card, *options, *words])
         except SystemExit as stop:
             code = int(stop.code or 0)
         finally:
@@ -101,7 +116,8 @@ def ended(name: str) -> list[dict[str, str]]:
         kind, text = outcome(row)
         said = {"why": why(text)} if kind != ACCEPTED else {}
         begun = first.get(row["id"], kind)
-        found.append({"id": row["id"], "first": begun, "now": kind, **said})
+        then = outcome(row, *at_releases(row))[0]
+        found.append({"id": row["id"], "first": begun, "now": kind, "at": then, **said})
         if kind != ACCEPTED:
             print(f"\n== {row['id']} ({row['tool']}, {row['date']}): {kind}\n{text.strip()[:900]}")
     counts = Counter(row["now"] for row in found)
