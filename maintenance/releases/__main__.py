@@ -23,6 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = tomllib.loads(
 AT_ONCE = 6
 KINDS = (
     *("classes", "nested", "parsers", "functions", "assigned", "variables", "constants", "yaml"),
+    *("clap", "llama_cpp"),
 )  # of what is read
 
 
@@ -76,10 +77,12 @@ def update(
         and (again or one.version in named or not (named or _has(tables, one.version)))
     ]
 
+    settings = {table: {**SETTINGS[table], "known": lock.names_in(table)} for table in tables}
+
     def one(release: Release) -> tuple[Release, dict[str, Any], str]:
         try:
             files = Files(release) if release.size else TaggedFiles(release)
-            return release, {t: read(files, SETTINGS[t]) for t in tables if _in(t, release)}, ""
+            return release, {t: read(files, settings[t]) for t in tables if _in(t, release)}, ""
         except (ReleaseError, OSError, SyntaxError) as error:
             return release, {}, f"{package} {release.version} cannot be read: {error}"
 
@@ -109,6 +112,9 @@ def _write(table: str, results: Sequence[Any], again: bool) -> str:
             arguments[release.version], bases[release.version] = found[table]
             dates[release.version] = release.date
     settings = SETTINGS[table]
+    if settings.get("changes"):
+        arguments = lock.changes(arguments)
+        dates = {release: dates[release] for release in arguments}
     made = lock.made(settings["package"], _reads(settings), dates, arguments, bases)
     path = lock.path_of(table)
     path.write_text(lock.text(made), encoding="utf-8")

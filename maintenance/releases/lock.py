@@ -9,6 +9,7 @@ before it (choices that are added and removed); `gone` where the release has no 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ Lock = dict[str, Any]
 def path_of(table: str) -> Path:
     """The lock of a table, beside it."""
     return TOOLS / f"{table}.lock.json"
+
+
+def names_in(table: str) -> set[str]:
+    """The names that the groups of a table have."""
+    data = tomllib.loads((TOOLS / f"{table}.toml").read_text("utf-8"))
+    rows = [data.get("memory", {}), *data.get("free", ()), *data.get("refused", ())]
+    return {name for row in rows for name in row.get("names", ())}
 
 
 def load(table: str) -> Lock:
@@ -70,6 +78,14 @@ def bases_at(lock: Lock) -> dict[str, list[str]]:
         current = changes.get(release, current)
         found[release] = current
     return found
+
+
+def changes(arguments: Mapping[str, Arguments]) -> dict[str, Arguments]:
+    """The releases that differ from the one before them, and the newest."""
+    order = sorted(arguments, key=version_key)
+    pairs = zip(order, ["", *order], strict=False)
+    kept = [now for now, before in pairs if arguments[now] != arguments.get(before)]
+    return {release: arguments[release] for release in dict.fromkeys([*kept, *order[-1:]])}
 
 
 def made(
@@ -150,10 +166,10 @@ def text(lock: Lock) -> str:
 
 
 def _wrapped(releases: Mapping[str, str]) -> str:
-    """Releases and dates, a line for each minor version."""
+    """Releases and dates, a line for each minor version, or for each hundred builds."""
     lines: dict[str, list[str]] = {}
     for version, date in releases.items():
-        minor = ".".join(version.split(".")[:2])
+        minor = ".".join(version.split(".")[:2]) if "." in version else version[:-2]
         lines.setdefault(minor, []).append(f"{json.dumps(version)}: {json.dumps(date)}")
     return ",\n".join(f"  {', '.join(row)}" for row in lines.values())
 

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_mem_calculator.runfile.text.yaml_text import parse_yaml
 
 from .options import Arguments, Reader, switches, written
+from .others import clap, llama_cpp
 from .parsers import ParserReader
 from .source import Binding, Place, Source, Texts
 
@@ -47,6 +48,13 @@ def read(files: Texts, settings: Mapping[str, Any]) -> tuple[Arguments, list[str
         found |= reader.variables(path)
     for path in _paths(source, settings, "constants"):
         found |= reader.constants(path, settings.get("sections", {}))
+    for one in settings.get("clap", ()):
+        pattern, _, struct = one.partition("::")
+        for path in source.matching(pattern):
+            found |= clap(files.text(path), struct)
+    header = "".join(files.text(path) for path in _paths(source, settings, "headers"))
+    for path in _paths(source, settings, "llama_cpp"):
+        found |= llama_cpp(files.text(path), header, settings.get("known", ()))
     for one in settings.get("yaml", ()):
         for path in [path for part in one.split("|") for path in source.matching(part)][:1]:
             found |= _flat(parse_yaml(files.text(path)), "")

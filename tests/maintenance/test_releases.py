@@ -10,6 +10,7 @@ import pytest
 from maintenance.releases import lock
 from maintenance.releases.index import version_key
 from maintenance.releases.options import Arguments
+from maintenance.releases.others import clap, llama_cpp
 from maintenance.releases.read import read
 
 
@@ -255,6 +256,74 @@ def test_a_group_that_is_on_has_the_forms_that_turn_it_off() -> None:
     assert found["use_it"]["form"] == "off"
     assert found["use_it"]["flags"] == ["--no-use-it", "--disable-use-it"]
     assert found["debug"]["form"] == "flag"
+
+
+RUST = """
+struct Other { x: u8 }
+#[derive(Parser)]
+struct Args {
+    /// A name.
+    #[clap(default_value = "gpt2", long, env)]
+    model_id: String,
+    #[clap(long, env)]
+    num_shard: Option<usize>,
+    #[clap(default_value = "0.9", long)]
+    fraction: f32,
+    #[clap(long, env)]
+    trust: bool,
+}
+"""
+BUILD = """
+    add_opt(common_arg(
+        {"-c", "--ctx-size"}, "N",
+        string_format("size (default: %d)", params.n_ctx),
+        [](common_params & params, int value) {
+            params.n_ctx = value;
+        }
+    ).set_env("CTX"));
+    add_opt(common_arg(
+        {"--no-perf"}, "text",
+        [](common_params & params) {
+            params.no_perf = true;
+        }
+    ));
+"""
+OLD_BUILD = """
+    if (arg == "-ngl" || arg == "--gpu-layers" || arg == "--n-gpu-layers") {
+        CHECK_ARG
+        params.n_gpu_layers = std::stoi(argv[i]);
+        return true;
+    }
+    if (arg == "--mlock") {
+        params.use_mlock = true;
+        return true;
+    }
+"""
+HEADER = "int32_t n_ctx = 4096; int32_t n_gpu_layers = -1;"
+
+
+def test_options_in_other_languages() -> None:
+    """Rust's structs, and llama.cpp's parser before and since September 2024."""
+    assert clap(RUST, "Args") == {
+        "model-id": {"default": "gpt2", "type": "str"},
+        "num-shard": {"default": None, "type": "int | None"},
+        "fraction": {"default": 0.9, "type": "float"},
+        "trust": {"default": False, "type": "bool", "form": "flag"},
+    }
+    now, before = llama_cpp(BUILD, HEADER), llama_cpp(OLD_BUILD, HEADER, ["gpu-layers"])
+    assert now["ctx-size"] == {"default": 4096, "type": "int", "flags": ["-c"]}
+    assert now["no-perf"]["form"] == "flag"
+    flags = ["-ngl", "--n-gpu-layers"]
+    assert before["gpu-layers"] == {"default": -1, "type": "int", "flags": flags}
+    assert before["mlock"]["form"] == "flag"
+
+
+def test_of_many_releases_those_that_differ_are_kept() -> None:
+    """And the newest."""
+    one: Arguments = {"a": {"default": 1}}
+    two: Arguments = {"a": {"default": 2}}
+    found = lock.changes({"b1": one, "b2": one, "b10": two, "b11": two, "b12": two})
+    assert list(found) == ["b1", "b10", "b12"]
 
 
 STATES: dict[str, Arguments] = {

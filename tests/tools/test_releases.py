@@ -156,12 +156,14 @@ OLDER = {
     "llamafactory/arguments": ("reading/transformers4", "transformers/arguments"),
 }
 # How many names of other releases have no effect. Variables that a table does not have are read as
-# without effect, and Axolotl leaves out keys that it does not know. Only falls.
+# without effect, Axolotl leaves out keys that it does not know, and llama.cpp's parser has options
+# of programs that serve nothing. Only falls.
 MISSING = {
     "axolotl/fsdp": 1,
     "axolotl/keys": 155,
     "axolotl/trl": 13,
     "huggingface/script": 1,
+    "llamacpp/arguments": 123,
     "sglang/environment": 350,
     "swift/megatron": 126,
     "verl/ppo": 543,
@@ -178,7 +180,8 @@ def _known(path: str) -> set[str]:
         if path == "deepspeed/keys":
             continue
         syntax = option_syntax(one, FOLDER)
-        written = [flag.lstrip("-").replace("-", "_") for flag in syntax.aliases]
+        written = [flag.lstrip("-") for flag in syntax.aliases]
+        written += [flag.replace("-", "_") for flag in written]
         known |= {*argument_table(one), *syntax.renamed, *written}
     return known
 
