@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.tools.reading.command import Command
+from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.sglang import read as sglang
 from gpu_mem_calculator.tools.translation.arguments import MEMORY, ArgumentTable
 from gpu_mem_calculator.tools.vllm import read as vllm
@@ -73,3 +75,12 @@ def test_aliases_name_arguments() -> None:
         assert set(reader.SYNTAX.aliases.values()) <= reader.ARGUMENTS.keys()
         for names in (reader.SYNTAX.flags, reader.SYNTAX.lists, reader.SYNTAX.repeated):
             assert names <= reader.ARGUMENTS.keys()
+
+
+def test_a_name_of_another_release_is_told() -> None:
+    """vLLM 0.4.0 called it otherwise; its value is read as what it is called now."""
+    words = ["gpt2", "--forced-num-gpu-blocks", "100"]
+    reading = vllm.read_arguments(words, Command(words=(), files=NamedFiles(None)))
+    assert [one.key for one in reading.limits] == ["--num-gpu-blocks-override=100"]
+    said = "names of other releases: --forced_num_gpu_blocks is --num_gpu_blocks_override"
+    assert said in reading.assumed

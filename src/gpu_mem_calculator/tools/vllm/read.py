@@ -13,7 +13,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import add_limit, json_object, option, sort_options, whole_number
-from ..reading.options import option_syntax, parse_options, parsed_value
+from ..reading.options import option_syntax, parse_options, parsed_value, renamed_note
 from ..reading.reading import Reading, Section
 from ..reading.server_options import (
     NOT_READ,
@@ -58,6 +58,7 @@ def read_arguments(words: Sequence[str], command: Command) -> Reading:
     joined = joined_words(with_config(words, command.files, SYNTAX))
     parsed = parse_options(TITLE, _merged_objects(joined), ARGUMENTS, SYNTAX)
     reading.problems += parsed.problems
+    reading.assumed += renamed_note(parsed)
     kept = sort_options(reading, ARGUMENTS, parsed.values)
     kept |= _fields(reading, kept)
     section = inference_section(reading, kept)
