@@ -111,7 +111,7 @@ def test_bad_programs_are_refused(change: dict[str, Any], sentence: str) -> None
 
 
 def test_another_version_is_named() -> None:
-    """A version that was not read is treated as the one that was."""
+    """A newer version than the one that was read has its own defaults, and the older one's code."""
     warnings = full_estimate(run_file(version="5.18.0"), replay=False).resolved.warnings
     assert any("'5.18.0' is treated as transformers 5.17.0" in one for one in warnings)
 

@@ -45,7 +45,7 @@ def type_problems(table: ArgumentTable, given: Mapping[str, Any]) -> Iterator[st
     """A sentence for each value whose type is not that of the argument's default."""
     for name, value in given.items():
         row = table[name]
-        told = value is not None and row.effect == MEMORY
+        told = value is not None and row.effect == MEMORY and not row.loose
         if told and (word := _wanted(name, value, row)):
             yield f"{name}={quoted(value)} must be {word}"
 

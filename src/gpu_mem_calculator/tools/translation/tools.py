@@ -32,6 +32,7 @@ from .arguments import (
 )
 from .at_release import AtRelease, arguments_by_new_names, at_release
 from .kinds import TEXT, WHOLE, fits, kind_of
+from .releases import order
 
 # Whole numbers of arguments that are 1 or more, and those of a program's data.
 KINDS: Mapping[str, list[str]] = argument_data("kinds", Path(__file__).parent)["kinds"]
@@ -49,7 +50,7 @@ def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
     """A sentence for each value of another kind than its argument's."""
     for name, value in program.args.items():
         row = table.get(name)
-        if row is None or row.effect != MEMORY:
+        if row is None or row.effect != MEMORY or row.loose:
             continue
         kind = kind_of(name, row.type, row.default)
         if kind == TEXT and row.default is None:
@@ -115,7 +116,9 @@ def translate(program: Program, setup: Setup) -> Translation:
     if problems:
         return Translation(problems=problems)
     result = _translate(tool.module)(program, argument_values(table, program.args), setup)
-    result.warnings += _version_warning(program, tool) if at is None else notes
+    result.warnings += notes
+    if at is None or order(at.release) > order(tool.version):
+        result.warnings += _version_warning(program, tool)
     result.releases = dict(at.packages) if at else {package_name(tool.package): tool.version}
     result.assumed += (f"{old} is read as {new}, its name in {title}" for old, new in older.items())
     assumed = assumed_defaults(title, table, program.args)
