@@ -14,8 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError
-from ..launchers.launch import MPIRUN
-from ..launchers.wrappers import VARIABLE, WRAPPERS
+from ..translation.arguments import argument_data
 from .release import Release, release_of
 
 # Folders of packages below a prefix, the user's own first (CPython's and Debian's site.py).
@@ -29,7 +28,10 @@ CONDA = ("conda", "mamba", "micromamba")
 CONDA_ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")
 # Wrappers that run a command in an environment beside the project's files.
 BESIDE = {"uv": ".venv", "poetry": ".venv", "pixi": ".pixi/envs/default"}
-STARTERS = ("srun", *MPIRUN)  # they start a program of this environment
+STARTERS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+# Words in front of a command, and their options that have a value.
+WRAPPERS: Mapping[str, Sequence[str]] = argument_data("launchers/tables")["wrappers"]["wrappers"]
 INTERPRETER = re.compile(r"""(?:#!|'''exec' )\s*"?([^"\s]+)""")
 FIRST_BYTES = 512  # of a program, in which its interpreter stands
 
