@@ -27,7 +27,7 @@ from ..services import running
 QUICK = TaskRequest("calculate", b'{"model": {"name": "gpt2"}}', {})
 # as many layers as may be: a replay of seconds
 LONG_RUN = {
-    "model": {"num_layers": 512, "hidden_size": 1024, "num_attention_heads": 16},
+    "model": {"num_layers": 1024, "hidden_size": 1024, "num_attention_heads": 16},
     "hardware": {"num_gpus": 8},
     "engine": {"type": "deepspeed", "zero_stage": 3},
 }
@@ -60,7 +60,7 @@ def test_a_question_over_the_limit_ends_and_the_next_is_answered() -> None:
         lane.seconds = 60
         return await lane.run(QUICK), lane.replaced
 
-    reply, replaced = on_a_lane(work, seconds=1.0)
+    reply, replaced = on_a_lane(work, seconds=0.3)
     assert reply.status == 200
     assert replaced == 0
 

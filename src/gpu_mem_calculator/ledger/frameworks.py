@@ -86,7 +86,12 @@ TORCH = Framework(
     "torch", "2.13.0", "2026-11-15", "pytorch/pytorch", also=("2.8", "2.11.0"), package="torch"
 )
 TRANSFORMERS = Framework(
-    "transformers", "5.17.0", "2026-11-15", "huggingface/transformers", package="transformers"
+    "transformers",
+    "5.17.0",
+    "2026-11-15",
+    "huggingface/transformers",
+    also=("4.54.0", "4.57.1"),
+    package="transformers",
 )
 PEFT = Framework("PEFT", "0.21.2", "2026-11-15", "huggingface/peft", package="peft")
 BITSANDBYTES = Framework(
@@ -165,7 +170,14 @@ CUT_CROSS_ENTROPY = Framework(
     "apple/ml-cross-entropy",
     package="cut-cross-entropy",
 )
-TRL = Framework("TRL", "1.16.0", "2026-11-17", "huggingface/trl", also=("0.24.0",), package="trl")
+TRL = Framework(
+    "TRL",
+    "1.16.0",
+    "2026-11-17",
+    "huggingface/trl",
+    also=("0.24.0", "0.25.1", "1.10.0"),
+    package="trl",
+)
 FLASH_ATTN = Framework(
     "flash-attn",
     "2.8.3",

@@ -181,7 +181,7 @@ def test_one_run_needs_no_numpy() -> None:
         "from gpu_mem_calculator.runfile.resolve.resolve import resolve\n"
         "from gpu_mem_calculator.tools.read import read\n"
         "from gpu_mem_calculator.timing.training.step import step_seconds\n"
-        f"found = resolve(read({file('megatron_lm')!r}))\n"
+        f"found = resolve(read({file('megatron_lm')!r}).file)\n"
         "step_seconds(found.run, found.engine.name, machine_of(found.hardware))\n"
         "assert 'numpy' not in sys.modules\n"
     )
