@@ -15,7 +15,7 @@ def test_several_releases_may_stand_in_one_option_or_in_several() -> None:
 
 
 def test_a_month_means_its_last_day() -> None:
-    """A day stands for itself."""
+    """A day means that day."""
     assert read_at(["2024-02"]) == Named(day="2024-02-29")
     assert read_at(["2025-06-07"]).day == "2025-06-07"
 

@@ -76,12 +76,12 @@ def _positions(run: Run) -> int:
 
 def _with_heads(run: Run, shard: ServerShard) -> ServerShard:
     """The rank's part of the model, with what every stage has: the head, the embedding, or both."""
-    family, now, none = run.arch.family, version(run), (0, 0, 0)
+    family, now = run.arch.family, version(run)
     head = family in HEAD_ON_EVERY_STAGE
     embedding = head or family in EMBEDDING_ON_EVERY_STAGE
-    if embedding or now < EMBEDDING_UNTIL.get(family, none):
+    if embedding or (family in EMBEDDING_UNTIL and now < EMBEDDING_UNTIL[family]):
         shard = replace(shard, embedding=True)
-    has_head = head or now < HEAD_UNTIL.get(family, none)
+    has_head = head or (family in HEAD_UNTIL and now < HEAD_UNTIL[family])
     return replace(shard, head=True) if run.arch.head is not None and has_head else shard
 
 

@@ -23,10 +23,6 @@ class Release(Struct, frozen=True):
     read_from: str
 
 
-# By the package's name: that of the package index, else the framework's, in lower case.
-Releases = Mapping[str, Release]
-
-
 # Every way to write a package's name -> its name.
 PACKAGES: Mapping[str, str] = {
     package_name(name): package_name(row.package or row.name)
@@ -44,7 +40,7 @@ def release_of(name: str, version: str, read_from: str) -> Release | None:
 
 
 def first_of_each(*found: Iterable[Release]) -> dict[str, Release]:
-    """The first release of each package: of what is named first, then of what stands behind it."""
+    """The first release of each package: of what is given first, then of the rest."""
     chosen: dict[str, Release] = {}
     for releases in found:
         for one in releases:

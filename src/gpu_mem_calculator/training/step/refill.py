@@ -53,7 +53,7 @@ class SizedAs(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """The tensors from `begin` to `end` are made again, so many times, with the same sizes."""
+    """The tensors from `begin` to `end` are made again `times` times, with the same sizes."""
 
     begin: int
     end: int

@@ -262,7 +262,7 @@ class _GatherCounter:
         return _level(self.total, self.host)
 
     def marks(self, hooks: int) -> KeptMarks:
-        """The marks of the next block, which has so many hooks."""
+        """The marks of the next block; `hooks` is the number of its hooks."""
         counts = self.counts[self.hook : self.hook + hooks]
         own = slice(self.event, self.event + sum(counts))
         done = (one.tobytes() for one in (counts, self.changes[own], self.hosts[own]))
@@ -276,7 +276,7 @@ class _GatherCounter:
         return marks
 
     def _count(self, counts: Iterable[int]) -> KeptMarks:
-        """The marks of hooks with so many events: the most bytes in each, and those after it."""
+        """The most bytes in each hook, and those after it; `counts` are the events of each."""
         marks, event = [self.now], self.event
         for count in counts:
             high = marks[-1]

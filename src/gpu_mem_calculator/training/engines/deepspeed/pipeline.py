@@ -37,7 +37,9 @@ def balanced_bounds(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     if items <= parts:
         return uniform(items, parts)
     prefix = list(accumulate(weights, initial=0))
-    best = [(size, size) for size in prefix]  # the heaviest and the lightest of so many items
+    best = [
+        (size, size) for size in prefix
+    ]  # the heaviest and the lightest part of the first n items
     positions = [[0] * (items + 1)]
     for part in range(2, parts + 1):
         row, at = best.copy(), [0] * (items + 1)

@@ -106,7 +106,7 @@ class PipelineStreamWriter(StreamWriter):
         return self.tables[key]
 
     def _table_without(self, name: str, missing: int) -> dict[int, int]:
-        """The copies of each entry where so many micro-batches are not in flight."""
+        """The copies of each entry with `missing` micro-batches fewer in flight."""
         table = super()._table(name)
         if not missing or name in self.updates:
             return table
