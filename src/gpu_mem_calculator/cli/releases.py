@@ -41,8 +41,15 @@ def releases_of_command(
     texts = named_texts(args)
     if texts == [NEWEST]:
         return None, (), ()
-    from ..tools.releases.apply import releases_here
     from ..tools.releases.named import read_at
 
     named = read_at(texts)
-    return (named, *(([], ()) if named.newest else releases_here(args.launch)))
+    if named.newest:
+        return named, (), ()
+    from pathlib import Path
+
+    from ..tools.launchers.environments import installed
+    from ..tools.releases.pins import pinned
+
+    here = installed(args.launch, Path())
+    return named, [*here.releases, *pinned(Path())], here.notes

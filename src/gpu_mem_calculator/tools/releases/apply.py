@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from ...run.releases import package_name
@@ -77,15 +76,3 @@ def _of_day(named: Named, packages: Iterable[str]) -> Iterator[Release]:
         table = next(tables_of(package), None)
         if table is not None:
             yield Release(package, release_of(table, named.day), f"the newest on {named.day}")
-
-
-def releases_here(words: Iterable[str], folder: str = "") -> tuple[list[Release], tuple[str, ...]]:
-    """The releases that are installed where a command would run, then those that files beside it
-    pin; and a sentence for what could not be read.
-    """
-    from .environments import installed
-    from .pins import pinned
-
-    place = Path(folder)
-    here = installed(list(words), place)
-    return [*here.releases, *pinned(place)], here.notes

@@ -14,8 +14,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError
-from ..translation.arguments import argument_data
-from .release import Release, release_of
+from ..releases.release import Release, release_of
+from .launch import MPIRUN
+from .wrappers import VARIABLE, WRAPPERS
 
 # Folders of packages below a prefix, the user's own first (CPython's and Debian's site.py).
 PACKAGE_FOLDERS = (
@@ -28,10 +29,7 @@ CONDA = ("conda", "mamba", "micromamba")
 CONDA_ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")
 # Wrappers that run a command in an environment beside the project's files.
 BESIDE = {"uv": ".venv", "poetry": ".venv", "pixi": ".pixi/envs/default"}
-STARTERS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
-VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-# Words in front of a command, and their options that have a value.
-WRAPPERS: Mapping[str, Sequence[str]] = argument_data("launchers/tables")["wrappers"]["wrappers"]
+STARTERS = ("srun", *MPIRUN)  # they start a program of this environment
 INTERPRETER = re.compile(r"""(?:#!|'''exec' )\s*"?([^"\s]+)""")
 FIRST_BYTES = 512  # of a program, in which its interpreter stands
 
@@ -68,6 +66,8 @@ def _prefix(words: Sequence[str], folder: Path, variables: Mapping[str, str]) ->
     rest = list(words)
     while rest and (VARIABLE.fullmatch(rest[0]) or rest[0] in WRAPPERS):
         name = rest.pop(0)
+        if name not in WRAPPERS:
+            continue
         if name in CONDA and rest[:1] == ["run"]:
             return _conda_prefix(rest, variables)
         if name in BESIDE and rest[:1] == ["run"]:
@@ -75,7 +75,7 @@ def _prefix(words: Sequence[str], folder: Path, variables: Mapping[str, str]) ->
             return folder / place if (folder / place).is_dir() else None
         while rest and rest[0].startswith("-"):
             option = rest.pop(0)
-            del rest[: int(option in WRAPPERS.get(name, ()))]
+            del rest[: int(option in WRAPPERS[name])]
     if rest and rest[0] in STARTERS:  # the first word behind its options that Python runs
         found = (_prefix_of_program(one, folder, variables) for one in rest[1:])
         return next((prefix for prefix in found if prefix), None)

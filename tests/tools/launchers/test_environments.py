@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.tools.releases.environments import Installed, installed
+from gpu_mem_calculator.tools.launchers.environments import Installed, installed
 
 
 def environment(prefix: Path, *packages: str, programs: tuple[str, ...] = ()) -> Path:
