@@ -6,8 +6,6 @@ model's name. With two --at or two --gpu, one run or command is enough."""
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         full_estimate(_run(args, words, _of(releases, side), _of(cards, side)))
         for side, words in enumerate(sources)
     ]
-    names = {AT: releases, "--gpu": cards}[two[0]] if two else [shlex.join(one) for one in sources]
+    names = {AT: releases, "--gpu": cards}[two[0]] if two else [" ".join(one) for one in sources]
     found = compared((names[0], names[1]), estimates[0], estimates[1])
     show_answer(args, lambda: comparison_data(found), comparison_lines(found))
     return 0
@@ -58,11 +56,7 @@ def _two_sources(words: Sequence[str]) -> list[list[str]]:
     if len(words) != 2:
         quotes = "; put a command in quotes" if len(words) > 2 else ""
         raise InputError(f"compare needs A and B, or two {AT} or --gpu; {len(words)} given{quotes}")
-    return [shlex.split(one) if _has_words(one) else [one] for one in words]
-
-
-def _has_words(text: str) -> bool:
-    return " " in text.strip() and not os.path.exists(text)
+    return [[one] for one in words]
 
 
 def _run(
@@ -74,7 +68,6 @@ def _run(
     from ..tools.releases.apply import with_releases
     from ..tools.releases.named import read_at
 
-    words = shlex.split(words[0]) if len(words) == 1 and _has_words(words[0]) else words
     data = _read(words)
     if card and data.get("hardware"):
         data["hardware"] = {k: v for k, v in data["hardware"].items() if k not in CARD_KEYS}
