@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,56 @@ def test_a_broken_environment_is_said_and_the_newest_release_is_taken(
 
 
 MODEL = ["--model", "Qwen/Qwen3-8B"]
+
+
+def test_a_list_of_packages_is_an_environment(here: Path, command: Command) -> None:
+    """It wins over what files here pin; a release that is named beside it wins over it."""
+    (here / "requirements.txt").write_text("trl==0.24.0\ntransformers==4.56.0\n")
+    (here / "freeze.txt").write_text("numpy==2.0\ntrl==0.19.1\nvllm==0.9.2\n")
+    found = checked(command, "--at", "freeze.txt", *SFT)
+    assert found["result"]["versions"]["trl"] == {"release": "0.19.1", "read_from": "freeze.txt"}
+    assert "TRL 0.19.1 (freeze.txt)" in found["summary"]
+    assert "requirements.txt" not in str(found["result"]["versions"])
+    named = checked(command, "--at", "freeze.txt", "--at", "trl=0.20.0", *SFT)["summary"]
+    assert "TRL 0.20.0 (--at)" in named
+    (here / "freeze.txt").write_text("peft==0.15.0\n")
+    refused = command("check", *GPU, "--at", "freeze.txt", *SFT)
+    assert "freeze.txt has no release of trl, which this run uses" in refused.err
+    absent = command("check", *GPU, "--at", "freze.txt", *SFT)
+    assert absent.code == 2
+    assert "or a file such as what pip freeze prints" in absent.err
+
+
+def test_standard_input_is_a_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that pip freeze can stand in front of a check."""
+    given = io.TextIOWrapper(io.BytesIO(b"trl==0.19.1\n"))
+    monkeypatch.setattr("sys.stdin", given)
+    found = command("check", *GPU, "--at", "-", *SFT)
+    assert "TRL 0.19.1 (standard input)" in " ".join(found.out.split())
+
+
+def test_a_list_in_front_of_a_command_is_read_from_standard_input(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a thread pastes both."""
+    given = f"numpy==2.0\ntrl==0.19.1\n{' '.join(SFT)}\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    found = command("check", *GPU, "-")
+    assert "TRL 0.19.1 (standard input)" in " ".join(found.out.split())
+
+
+def test_the_release_of_a_run_file_wins_over_what_is_pinned_beside_it(
+    here: Path, command: Command
+) -> None:
+    """And --at wins over both."""
+    (here / "requirements.txt").write_text("trl==0.24.0\n")
+    (here / "run.json").write_text(
+        '{"model": {"name": "qwen2.5-0.5b"}, "program": {"tool": "trl.SFTTrainer", "args": {}}, '
+        '"releases": {"trl": "0.19.1"}}'
+    )
+    found = checked(command, "run.json")["result"]["versions"]
+    assert found["trl"] == {"release": "0.19.1", "read_from": "the run file"}
+    assert "TRL 0.20.0 (--at)" in checked(command, "--at", "trl=0.20.0", "run.json")["summary"]
 
 
 def test_the_variable_says_what_at_says(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import pytest
 from gpu_mem_calculator.ledger.frameworks import FRAMEWORKS
 from gpu_mem_calculator.tools.reading.options import option_syntax
 from gpu_mem_calculator.tools.translation.arguments import FOLDER, argument_data, argument_table
-from gpu_mem_calculator.tools.translation.at_release import name_at
 from gpu_mem_calculator.tools.translation.releases import (
     arguments_at,
     nearest,
@@ -96,12 +95,6 @@ def test_the_span_of_a_name() -> None:
     assert span_of("trl/sft", "group_by_length") == ("4.38.0", "5.2.0")
     assert span_of("trl/sft", "packing") == ("0.9.2", "")
     assert span_of("trl/sft", "nothing") == ("", "")
-
-
-def test_a_name_that_a_release_does_not_have() -> None:
-    """It has none, where no one has said what it was called."""
-    assert name_at("vllm/arguments", "max_num_seqs", "0.4.0") == "max_num_seqs"
-    assert name_at("vllm/arguments", "kv_cache_memory_bytes", "0.4.0") == ""
 
 
 @pytest.mark.parametrize("path", LOCKS)

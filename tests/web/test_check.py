@@ -46,6 +46,24 @@ def test_several_commands_are_answered_together(client: httpx.Client) -> None:
     assert data["together"][0]["verdict"] == "does_not_fit"
 
 
+def test_a_list_of_packages_beside_the_command_says_the_releases(client: httpx.Client) -> None:
+    """As people paste it; ?at= opens no file of the service."""
+    text = f"Package Version\n------- -------\nvllm    0.9.2\n\n{SERVER}"
+    found = client.post("/api/check?gpu=h100", json={"text": text}).json()
+    assert found["result"]["versions"]["vllm"] == {
+        "release": "0.9.2",
+        "read_from": "what was pasted",
+    }
+    named = client.post("/api/check?gpu=h100&at=vllm=0.10.1", json={"text": text}).json()
+    assert named["result"]["versions"]["vllm"]["release"] == "0.10.1"
+    alone = client.post("/api/check?gpu=h100", json={"text": "vllm==0.9.2\ntrl==0.19.1\n"})
+    assert alone.status_code == 422
+    assert "add the command that runs with them" in alone.text
+    opened = client.post("/api/check?gpu=h100&at=/etc/hostname", json={"text": SERVER})
+    assert opened.status_code == 422
+    assert "is none of" in opened.text
+
+
 def test_a_card_that_nobody_names_is_a_limit(client: httpx.Client) -> None:
     """It may be any: the service's own machine is not asked."""
     data = client.post("/api/check", json={"text": SERVER}).json()

@@ -13,6 +13,7 @@ from ..runfile.text.errors import InputError
 from ..tools.read import read
 from .output import show_answer
 from .parser import option_keys
+from .releases import named_releases
 
 CARD, AT = "hardware.gpu", "--at"
 KEYS = [key for key in option_keys("compare") if key != CARD]
@@ -66,7 +67,6 @@ def _run(
     from ..runfile.read import with_settings
     from ..tools.reading.tools import CARD_KEYS
     from ..tools.releases.apply import with_releases
-    from ..tools.releases.named import read_at
 
     data = _read(words)
     if card and data.get("hardware"):
@@ -75,7 +75,7 @@ def _run(
     settings = [f"{key}={value}" for key, value in given.items()]
     settings += [f"{CARD}={card}"] if card else []
     if releases:
-        data = with_releases(data, read_at([releases]))
+        data = with_releases(data, named_releases([releases]))
     return with_settings(data, (*settings, *args.settings))
 
 

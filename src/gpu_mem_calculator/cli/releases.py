@@ -27,9 +27,16 @@ def at_releases(args: argparse.Namespace, run: Mapping[str, Any]) -> dict[str, A
     if texts in ([], [NEWEST]):
         return dict(run)
     from ..tools.releases.apply import with_releases
-    from ..tools.releases.named import read_at
 
-    return with_releases(run, read_at(texts))
+    return with_releases(run, named_releases(texts))
+
+
+def named_releases(texts: Sequence[str]) -> Named:
+    """What the values of --at say; a file among them is opened."""
+    from ..tools.releases.named import read_at
+    from ..tools.releases.pins import file_releases
+
+    return read_at(texts, file_releases)
 
 
 def releases_of_command(
@@ -41,15 +48,13 @@ def releases_of_command(
     texts = named_texts(args)
     if texts == [NEWEST]:
         return None, (), ()
-    from ..tools.releases.named import read_at
-
-    named = read_at(texts)
-    if named.newest:
+    named = named_releases(texts)
+    if named.newest or named.listed:  # a list is of a whole environment, which is not this one
         return named, (), ()
     from pathlib import Path
 
     from ..tools.launchers.environments import installed
     from ..tools.releases.pins import pinned
 
-    here = installed(args.launch, Path())
-    return named, [*here.releases, *pinned(Path())], here.notes
+    here, pins = installed(args.launch, Path()), pinned(Path())
+    return named, [*here.releases, *pins.releases], [*here.notes, *pins.notes]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.tools.launchers.environments import Installed, installed
+from gpu_mem_calculator.tools.launchers.environments import installed
+from gpu_mem_calculator.tools.releases.release import FoundReleases
 
 
 def environment(prefix: Path, *packages: str, programs: tuple[str, ...] = ()) -> Path:
@@ -22,7 +23,7 @@ def environment(prefix: Path, *packages: str, programs: tuple[str, ...] = ()) ->
     return prefix
 
 
-def versions(found: Installed) -> dict[str, str]:
+def versions(found: FoundReleases) -> dict[str, str]:
     """The releases by package."""
     return {one.package: one.version for one in found.releases}
 
@@ -83,6 +84,34 @@ def test_a_broken_environment_ends_in_a_sentence(tmp_path: Path) -> None:
     assert gone.notes == ("other/bin/python is not on this machine",)
 
 
+@pytest.mark.parametrize("place", ["lib", "lib/python3.12", "bin/python3", "conda-meta"])
+def test_links_to_themselves_end_in_a_sentence_or_are_left_out(tmp_path: Path, place: str) -> None:
+    """At every place that is looked at."""
+    prefix = tmp_path / "env"
+    for folder in ("bin", Path(place).parent):
+        (prefix / folder).mkdir(parents=True, exist_ok=True)
+    (prefix / "bin" / "python3").touch()
+    (prefix / place).unlink(missing_ok=True)
+    (prefix / place).symlink_to(prefix / place)
+    found = installed(["env/bin/python3", "train.py"], tmp_path, {})
+    assert found.releases == ()
+    assert all("is not on this machine" in note or "cannot be read" in note for note in found.notes)
+
+
+def test_what_may_not_be_read_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the folder's name."""
+    place = environment(tmp_path / "env", "vllm-0.9.2") / "lib" / "python3.12" / "site-packages"
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("os.listdir", refuse)
+    found = installed(["env/bin/python3", "train.py"], tmp_path, {})
+    assert found.notes == (f"{place} cannot be read: Permission denied",)
+
+
 @pytest.mark.parametrize(
     "words", [["docker", "run", "image"], ["vllm", "serve"], ["./train.sh"], []]
 )
@@ -90,4 +119,4 @@ def test_a_command_that_runs_elsewhere_has_no_releases_here(
     tmp_path: Path, words: list[str]
 ) -> None:
     """Nothing is said of it."""
-    assert installed(words, tmp_path, {"PATH": str(tmp_path)}) == Installed()
+    assert installed(words, tmp_path, {"PATH": str(tmp_path)}) == FoundReleases()

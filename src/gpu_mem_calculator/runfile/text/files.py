@@ -24,7 +24,7 @@ MOST_BYTES = 2 * MIB  # of a configuration file in JSON
 MOST_SLOW_BYTES = MIB // 4  # of one in YAML or TOML, whose parsers are slower
 MOST_RECORD_BYTES = 8 * MIB  # of a module's record
 MOST_RUNS_BYTES = 8 * MIB  # of a file of cases or of measured runs
-STDIN = "-"
+STDIN, STANDARD_INPUT = "-", "standard input"
 TEMPORARY = ".gpu-mem-calc-"  # how the name of a file begins that is not complete yet
 OLD_SECONDS = 3600.0  # after which such a file was left by a process that was killed
 WRITER_SECONDS = 2.0  # until a program must have opened a pipe to write to it
@@ -36,7 +36,7 @@ def read_text(path: str | Path, option: str = "", *, most: int = MOST_BYTES) -> 
 
     Raises InputError with a sentence that begins with the option and the path.
     """
-    where = f"{option} {path}".lstrip() if str(path) != STDIN else "standard input"
+    where = f"{option} {path}".lstrip() if str(path) != STDIN else STANDARD_INPUT
     try:
         data = _read(path, most + 1)
     except FileNotFoundError:

@@ -18,7 +18,7 @@ from ...ledger.secrets import hidden_words, hide_forms
 from ...runfile.file_kinds import as_run_file, is_model_config, is_run_file
 from ...runfile.sections import SECTIONS
 from ...runfile.text.errors import InputError
-from ...runfile.text.files import STDIN
+from ...runfile.text.files import STANDARD_INPUT, STDIN, read_text
 from ..deepspeed.detect import is_deepspeed
 from ..launchers.launch import read_launch
 from ..manifests.commands import manifest_files
@@ -69,6 +69,8 @@ class _Source(Struct, frozen=True):
         """The words of a command, or the name of one file."""
         words = hidden_words(words)
         name = words[0]
+        if list(words) == [STDIN] and self.files.folder is not None:
+            return self.pasted(read_text(STDIN), STANDARD_INPUT)
         if len(words) == 1 and len(name.split()) > 1 and not self.files.exists(name):
             return self.script(name)  # a whole command in quotes
         applied = manifest_files(words, self.files)
@@ -99,7 +101,7 @@ class _Source(Struct, frozen=True):
         from ...runfile.text.text_data import parse_file_text
 
         if path == STDIN:
-            return self.pasted(text, "standard input")
+            return self.pasted(text, STANDARD_INPUT)
         beside = replace(self, files=NamedFiles(Path(path).parent))
         several = beside.documents(text) if path.lower().endswith(YAML) else []
         if several:
@@ -115,8 +117,17 @@ class _Source(Struct, frozen=True):
         """What a text means: a model's name, a command, a script, or what a file has."""
         from ...runfile.text.text_data import parse_any_text
         from ..ollama.modelfile import is_modelfile
+        from ..releases.apply import with_releases
+        from ..releases.named import Named
+        from ..releases.pins import frozen
 
         text = hide_forms(text)
+        listed, rest = frozen(text, where)
+        if listed and not rest.strip():
+            raise InputError(f"{where} lists packages alone; add the command that runs with them")
+        if listed:
+            found = self.pasted(rest, where)
+            return [replace(one, run=with_releases(one.run, Named(), listed)) for one in found]
         if NAME.fullmatch(text.strip()):
             return [Reading(tool=MODEL, run={"model": {"name": model_name(text.strip())}})]
         if is_modelfile(text):

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from msgspec import Struct
-
 from ...runfile.text.errors import InputError
-from ..releases.release import Release, release_of
+from ..releases.release import FoundReleases, Release, release_of
 from .launch import MPIRUN
 from .wrappers import VARIABLE, WRAPPERS
 
@@ -34,22 +32,17 @@ INTERPRETER = re.compile(r"""(?:#!|'''exec' )\s*"?([^"\s]+)""")
 FIRST_BYTES = 512  # of a program, in which its interpreter stands
 
 
-class Installed(Struct, frozen=True):
-    """The releases that were found, and a sentence for what could not be read."""
-
-    releases: tuple[Release, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def installed(
     words: Sequence[str], folder: Path, variables: Mapping[str, str] = os.environ
-) -> Installed:
+) -> FoundReleases:
     """The releases in the environment in which a command would run, started in a folder."""
     try:
         prefix = _prefix(words, folder, variables)
         found = list(_releases(prefix)) if prefix else []
     except InputError as error:
-        return Installed(notes=tuple(error.problems))
+        return FoundReleases(notes=tuple(error.problems))
+    except OSError as error:
+        return FoundReleases(notes=(f"{error.filename} cannot be read: {error.strerror}",))
     versions: dict[str, set[str]] = {}
     for one in found:
         versions.setdefault(one.package, set()).add(one.version)
@@ -58,7 +51,7 @@ def installed(
         f"{prefix} has {' and '.join(sorted(versions[name]))} of {name}; the first is taken"
         for name in twice
     )
-    return Installed(tuple(found), tuple(notes))
+    return FoundReleases(tuple(found), tuple(notes))
 
 
 def _prefix(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Path | None:
@@ -143,12 +136,9 @@ def _releases(prefix: Path) -> Iterator[Release]:
     folders = [place for one in PACKAGE_FOLDERS for place in sorted(prefix.glob(one))]
     if prefix.name == "usr":
         folders += sorted(prefix.glob("local/lib/python3*/dist-packages"))
-    try:
-        names = [name for folder in dict.fromkeys(folders) for name in sorted(os.listdir(folder))]
-        conda = prefix / "conda-meta"
-        more = sorted(os.listdir(conda)) if conda.is_dir() else []
-    except OSError as error:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from None
+    names = [name for folder in dict.fromkeys(folders) for name in sorted(os.listdir(folder))]
+    conda = prefix / "conda-meta"
+    more = sorted(os.listdir(conda)) if conda.is_dir() else []
     found = [METADATA.fullmatch(name) for name in names]
     found += [CONDA_METADATA.fullmatch(name) for name in more]
     for match in found:

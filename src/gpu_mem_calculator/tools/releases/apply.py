@@ -20,7 +20,8 @@ SERVERS = {"llamacpp": "llama-cpp"}
 def with_releases(
     run: Mapping[str, Any], named: Named, others: Iterable[Release] = ()
 ) -> dict[str, Any]:
-    """A run file with the releases of its tool: those that --at names, else others that were found.
+    """A run file with the releases of its tool: those that --at names, its own, others that were
+    found, those of a day.
 
     Raises where --at names a release of none of its tools.
     """
@@ -29,16 +30,18 @@ def with_releases(
     if strange:
         has = f"it has {' and '.join(packages[:1])}" if packages else "it is no other tool's"
         raise InputError(f"{AT} names {strange[0]}, which this run does not use; {has}")
-    found = first_of_each(named.releases, [] if named.newest else others, _of_day(named, packages))
-    releases = {
-        name: {"release": found[name].version, "read_from": found[name].read_from}
-        for name in packages
-        if name in found
+    if named.listed and not any(one.package in packages for one in named.listed):
+        uses = f"of {packages[0]}, which this run uses" if packages else "that this run uses"
+        raise InputError(f"{named.listed[0].read_from} has no release {uses}")
+    asked = first_of_each(named.releases, named.listed)
+    found = first_of_each([] if named.newest else others, _of_day(named, packages))
+    own = run.get(RELEASES) or {}
+    told = {
+        name: {"release": one.version, "read_from": one.read_from}
+        for name, one in {**found, **asked}.items()
+        if name in packages and (name in asked or name not in own)
     }
-    if not releases:
-        return dict(run)
-    said = {one.package for one in named.releases}
-    return {**_unsaid(run, said), RELEASES: {**(run.get(RELEASES) or {}), **releases}}
+    return {**_unsaid(run, asked), RELEASES: {**own, **told}} if told else dict(run)
 
 
 def _unsaid(run: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""The releases that --at names: `vllm=0.14.1,transformers=4.57`, a month, a day, or `newest`."""
+"""The releases that --at names: `vllm=0.14.1,transformers=4.57`, a month, a day, `newest`, or
+a file that pins them, such as what pip freeze prints.
+"""
 
 from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 
 from msgspec import Struct
@@ -19,6 +21,8 @@ AT = "--at"
 NEWEST = "newest"
 DAY = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?")
 FORMS = "TOOL=RELEASE, a month such as 2025-06, or newest"
+FILE_FORM = ", or a file such as what pip freeze prints"
+Opener = Callable[[str], list[Release] | None]
 
 
 class Named(Struct, frozen=True):
@@ -27,16 +31,23 @@ class Named(Struct, frozen=True):
     - `releases`: of tools by name
     - `day`: each other tool has the release that was the newest on it, as 2025-06-30
     - `newest`: each other tool has the newest release that is modelled, whatever is installed
+    - `listed`: of all packages of an environment, of which a run uses a few
     """
 
     releases: tuple[Release, ...] = ()
     day: str = ""
     newest: bool = False
+    listed: tuple[Release, ...] = ()
 
 
-def read_at(texts: Sequence[str]) -> Named:
-    """What the values of --at say, together; raises all problems at once."""
+def read_at(texts: Sequence[str], opened: Opener | None = None) -> Named:
+    """What the values of --at say, together; raises all problems at once.
+
+    opened: gives the releases in a file, None where there is none of that name; without it no file
+    is opened
+    """
     releases: list[Release] = []
+    listed: list[Release] = []
     days, problems, newest = [], [], False
     for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
         name, equals, version = part.partition("=")
@@ -46,8 +57,11 @@ def read_at(texts: Sequence[str]) -> Named:
             day = _last_day(*found.groups())
             days.append(day)
             problems += [] if day else [f"{AT} {part}: there is no such day"]
+        elif opened and (found_there := opened(part)) is not None:
+            listed += found_there
         elif not equals:
-            problems.append(f"{AT} {quoted(part)} is none of {FORMS}")
+            form = f"{FORMS}{FILE_FORM if opened else ''}"
+            problems.append(f"{AT} {quoted(part)} is none of {form}")
         elif package_name(name) not in PACKAGES:
             hint = nearest(package_name(name), PACKAGES)
             known = hint or f"; {', '.join(row.name for row in FRAMEWORKS[:8])} are, among others"
@@ -63,7 +77,7 @@ def read_at(texts: Sequence[str]) -> Named:
         problems.append(f"{AT} names two days; give one")
     if problems:
         raise InputError(problems)
-    return Named(tuple(releases), "".join(days), newest)
+    return Named(tuple(releases), "".join(days), newest, tuple(listed))
 
 
 def _last_day(year: str, month: str, day: str | None) -> str:

@@ -1,55 +1,114 @@
-"""Releases that files pin: requirements, lock files, a Dockerfile, and pip's own list."""
+"""Releases that files pin: requirements, lock files, a Dockerfile, and what pip and conda list."""
 
 from __future__ import annotations
 
+import fnmatch
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ...ledger.units import MIB
 from ...runfile.text.errors import InputError
-from ...runfile.text.files import read_text
+from ...runfile.text.files import STANDARD_INPUT, STDIN, read_text
 from ..translation.arguments import argument_data
-from .release import Release, release_of
+from .named import AT
+from .release import FoundReleases, Release, release_of
 
 # Files of a project that pin releases, the most exact first.
 FILES = (
     *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock"),
     *("requirements*.txt", "environment.yml", "environment.yaml", "Dockerfile", "Containerfile"),
 )
-NAME = r"([A-Za-z0-9][\w.-]*)"
+LOCKS = tuple(name for name in FILES if name.endswith(".lock") or name == "pylock.toml")
+MOST_PIN_BYTES = 8 * MIB  # of a lock file, which is searched and not parsed
+NAME = r"(?<![\w.-])([A-Za-z0-9][\w.-]*)"
 PINNED = re.compile(NAME + r"(?:\[[^\]\n]*\])?\s*={2,3}\s*v?([\w.+!-]+)")  # name[extra]==1.2
 TAGGED = re.compile(NAME + r"(?:\[[^\]\n]*\])?\s*@\s*git\+\S+?@v?(\d[\w.]*)")  # name @ git+...@v1.2
-CONDA_PINNED = re.compile(r"^\s*-\s*" + NAME + r"=(\d[\w.]*)", re.MULTILINE)  # - name=1.2=build
-LOCKED = re.compile(r'^name = "([^"\n]+)"\nversion = "([^"\n]+)"', re.MULTILINE)
+CONDA_PINNED = re.compile(r"^\s*-\s*" + NAME + r"=(\d[\w.]*)")  # - name=1.2=build
+CONDA_LISTED = re.compile("^" + NAME + r"=(\d[\w.]*)=\w+")  # name=1.2=build
+LOCKED = re.compile(r'\nname = "([^"\n]+)"\nversion = "([^"\n]+)"')
 JSON_LOCKED = re.compile(r'"([^"\n]+)":\s*\{[^{}]*?"version":\s*"==([^"\n]+)"')
-FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", re.MULTILINE | re.IGNORECASE)
-FROZEN = re.compile(NAME + r"\s*(?:==\s*[\w.+!-]+|@\s*\S+)\s*")
+# What pip and conda print as JSON.
+JSON_LISTED = re.compile(r'"name":\s*"([^"]+)",\s*(?:"platform":[^,]*,\s*)?"version":\s*"([^"]+)"')
+FROM = re.compile(r"\s*FROM\s+(?:--\S+\s+)*(\S+)", re.IGNORECASE)
+COMMENT = re.compile(r"(?:^|\s)#.*")
+# A line of pip freeze, of conda list --export, of what vLLM's collect_env prints.
+FROZEN = re.compile(
+    r"(?:\[pip3?\] )?" + NAME + r"\s*(?:==\s*[\w.+!-]+|@\s*\S+|=\d[\w.]*=\w+)\s*|-e git\+\S+"
+)
+# The head of a table of pip list, uv pip list or conda list, the line below it, and its lines.
+HEAD = re.compile(r"\s*#?\s*(?:Package|Name)\s+Version\b.*")
+RULE = re.compile(r"[\s\u2500-]+")
+ROW = re.compile(r"\s*" + NAME + r"\s+v?(\d\S*)(?:\s+\S+)*\s*")
 # Images of tools: the package, by a pattern of the image's name; and where its tag has the release.
 IMAGES: Mapping[str, Mapping[str, str]] = argument_data("images", Path(__file__).parent)["images"]
 
 
-def pinned(folder: Path) -> Iterator[Release]:
+def pinned(folder: Path) -> FoundReleases:
     """The releases that the files of a folder pin; the first file of a package wins."""
+    found: list[Release] = []
+    notes: list[str] = []
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        where = "this folder" if folder == Path() else folder
+        return FoundReleases(notes=(f"{where} cannot be read: {error.strerror}",))
     for pattern in FILES:
-        for path in sorted(folder.glob(pattern)):
+        for name in fnmatch.filter(names, pattern):
             try:
-                text = read_text(path)
-            except (InputError, OSError):  # too long, or not a text: it pins nothing that is read
-                continue
-            yield from releases_in(text, path.name)
+                text = read_text(folder / name, most=MOST_PIN_BYTES)
+            except InputError as error:
+                notes += error.problems
+            else:
+                found += releases_in(text, name)
+    return FoundReleases(tuple(found), tuple(notes))
+
+
+def file_releases(path: str) -> list[Release] | None:
+    """The releases in a file that the user names, or in standard input (`-`); None where there is
+    no such file; raises where it has none.
+    """
+    if path != STDIN and not os.path.exists(path):
+        return None
+    text = read_text(path, AT, most=MOST_PIN_BYTES)
+    name = STANDARD_INPUT if path == STDIN else os.path.basename(path)
+    in_table = any(map(HEAD.fullmatch, text.splitlines()))
+    found = [*releases_in(text, name), *_matched(JSON_LISTED, text, name)]
+    found += _rows(text.splitlines(), name) if in_table else []
+    if not found:
+        raise InputError(
+            f"{AT} {path} has no release of a tool that is known; give what pip freeze prints"
+        )
+    return found
 
 
 def releases_in(text: str, name: str) -> Iterator[Release]:
-    """The releases that a text pins: a file's, a script's `pip install`, pip's own list."""
-    patterns = [PINNED, TAGGED, LOCKED]
-    patterns += [CONDA_PINNED] if name.startswith("environment") else []
-    patterns += [JSON_LOCKED] if name.endswith(".lock") else []
-    for pattern in patterns:
+    """The releases that a file's text pins."""
+    if name in LOCKS:
+        yield from _matched(JSON_LOCKED if name == "Pipfile.lock" else LOCKED, text, name)
+        return
+    lines = [COMMENT.sub("", line) for line in text.splitlines() if "=" in line or "@" in line]
+    for pattern in (PINNED, TAGGED, CONDA_PINNED, CONDA_LISTED):
+        yield from _matched(pattern, lines, name)
+    if "dockerfile" in name.lower() or "containerfile" in name.lower():
+        for found in map(FROM.match, text.splitlines()):
+            yield from image_releases(found[1], name) if found else ()
+
+
+def _matched(pattern: re.Pattern[str], texts: str | list[str], name: str) -> Iterator[Release]:
+    """The releases where a pattern is found in a text, or in lines."""
+    for text in [texts] if isinstance(texts, str) else texts:
         for found in pattern.finditer(text):
             if release := release_of(found[1], found[2], name):
                 yield release
-    for found in FROM.finditer(text):
-        yield from image_releases(found[1], name)
+
+
+def _rows(lines: list[str], name: str) -> Iterator[Release]:
+    """The releases in the lines of a table."""
+    for row in map(ROW.fullmatch, lines):
+        if row and (release := release_of(row[1], row[2], name)):
+            yield release
 
 
 def image_releases(image: str, name: str = "the image's tag") -> Iterator[Release]:
@@ -64,12 +123,20 @@ def image_releases(image: str, name: str = "the image's tag") -> Iterator[Releas
             yield from [release] if release else []
 
 
-def frozen(text: str) -> tuple[list[Release], str]:
-    """The releases of the lines that pip freeze printed, and the text without them."""
-    lines = text.splitlines()
-    listed = [FROZEN.fullmatch(line) is not None for line in lines]
-    if sum(listed) < 2:  # one such line alone is part of something else
+def frozen(text: str, name: str) -> tuple[list[Release], str]:
+    """The releases in the lines that pip or conda printed of an environment, and the text without
+    those lines.
+    """
+    said: list[str] = []
+    rest: list[str] = []
+    in_table = False
+    for line in text.splitlines():
+        begins = HEAD.fullmatch(line) is not None
+        in_table = begins or (
+            in_table and (RULE.fullmatch(line) or ROW.fullmatch(line)) is not None
+        )
+        (said if in_table or FROZEN.fullmatch(line) else rest).append(line)
+    if len(said) < 2:  # one such line alone is part of something else
         return [], text
-    said = "\n".join(line for line, one in zip(lines, listed, strict=True) if one)
-    rest = "\n".join(line for line, one in zip(lines, listed, strict=True) if not one)
-    return list(releases_in(said, "pip freeze")), rest
+    lines = "\n".join(said)
+    return [*releases_in(lines, name), *_rows(said, name)], "\n".join(rest)

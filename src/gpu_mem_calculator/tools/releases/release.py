@@ -23,6 +23,13 @@ class Release(Struct, frozen=True):
     read_from: str
 
 
+class FoundReleases(Struct, frozen=True):
+    """The releases that were found, and a sentence for what could not be read."""
+
+    releases: tuple[Release, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 # Every way to write a package's name -> its name.
 PACKAGES: Mapping[str, str] = {
     package_name(name): package_name(row.package or row.name)

@@ -124,11 +124,3 @@ def before(packages: Mapping[str, str], package: str, version: str) -> bool:
     """Whether the user's release of a package is older than a version; False where not known."""
     given = packages.get(package)
     return given is not None and order(given) < order(version)
-
-
-def name_at(path: str, name: str, release: str, others: Mapping[str, str] | None = None) -> str:
-    """What an argument is called at a release; empty where the release has no such argument."""
-    stated, names = arguments_at(path, release, others), renamed(path)
-    now = names.get(name, name)
-    older = (old for old, new in names.items() if new == now)
-    return next((one for one in (name, now, *older) if one in stated), "")
