@@ -16,6 +16,7 @@ from typing import Any
 from . import lock
 from .index import Files, Release, ReleaseError, TaggedFiles, releases, tagged, version_key
 from .read import read
+from .requirements import requirements
 
 SETTINGS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "tables.toml").read_text("utf-8")
@@ -82,7 +83,12 @@ def update(
     def one(release: Release) -> tuple[Release, dict[str, Any], str]:
         try:
             files = Files(release) if release.size else TaggedFiles(release)
-            return release, {t: read(files, settings[t]) for t in tables if _in(t, release)}, ""
+            chosen = {t: settings[t] for t in tables if _in(t, release)}
+            found = {
+                t: (*read(files, row), requirements(files, row.get("requires", ())))
+                for t, row in chosen.items()
+            }
+            return release, found, ""
         except (ReleaseError, OSError, SyntaxError) as error:
             return release, {}, f"{package} {release.version} cannot be read: {error}"
 
@@ -107,15 +113,17 @@ def _write(table: str, results: Sequence[Any], again: bool) -> str:
     """Write one lock anew, with what was read; the line that says so."""
     old = {} if again else lock.load(table)
     arguments, bases, dates = lock.states(old), lock.bases_at(old), dict(old.get("releases", {}))
+    requires = lock.requires_at(old)
     for release, found, _ in results:
         if table in found and found[table][0]:
-            arguments[release.version], bases[release.version] = found[table]
-            dates[release.version] = release.date
+            version = release.version
+            arguments[version], bases[version], requires[version] = found[table]
+            dates[version] = release.date
     settings = SETTINGS[table]
     if settings.get("changes"):
         arguments = lock.changes(arguments)
         dates = {release: dates[release] for release in arguments}
-    made = lock.made(settings["package"], _reads(settings), dates, arguments, bases)
+    made = lock.made(settings["package"], _reads(settings), dates, arguments, bases, requires)
     path = lock.path_of(table)
     path.write_text(lock.text(made), encoding="utf-8")
     order = list(made["releases"])

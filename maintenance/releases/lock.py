@@ -1,9 +1,10 @@
 """Lock files: the arguments of a table at every release, a span for each change.
 
 A lock has `package`, `reads` (the files and names that were read), `releases` (version and date, in
-order), `bases` (since a release, the tables whose arguments it inherits) and `arguments`: for each
-name its spans in order. A span has the release `from` which it holds and what differs from the span
-before it (choices that are added and removed); `gone` where the release has no such argument.
+order), `bases` (since a release, the tables whose arguments it inherits), `requires` (since a
+release, the releases of other packages that it allows) and `arguments`: for each name its spans in
+order. A span has the release `from` which it holds and what differs from the span before it
+that are added and removed); `gone` where the release has no such argument.
 """
 
 from __future__ import annotations
@@ -71,13 +72,36 @@ def after(state: Mapping[str, Any], span: Mapping[str, Any]) -> dict[str, Any] |
 
 def bases_at(lock: Lock) -> dict[str, list[str]]:
     """The tables whose arguments are inherited, at each release."""
-    changes = {one["from"]: one["tables"] for one in lock.get("bases", ())}
-    current: list[str] = []
+    return _held(lock, lock.get("bases", ()), "tables", [])
+
+
+def requires_at(lock: Lock) -> dict[str, dict[str, str]]:
+    """The releases of other packages that each release allows, by package."""
+    found: dict[str, dict[str, str]] = {release: {} for release in lock.get("releases", {})}
+    for name, spans in lock.get("requires", {}).items():
+        for release, allowed in _held(lock, spans, "range", "").items():
+            found[release] |= {name: allowed} if allowed else {}
+    return found
+
+
+def _held(lock: Lock, spans: Any, key: str, current: Any) -> dict[str, Any]:
+    """What spans say at each release."""
+    changes = {one["from"]: one[key] for one in spans}
     found = {}
     for release in lock.get("releases", {}):
         current = changes.get(release, current)
         found[release] = current
     return found
+
+
+def _spanned(order: Sequence[str], held: Mapping[str, Any], key: str, nothing: Any) -> list[Lock]:
+    """The spans of what is held at each release."""
+    spans, met = [], nothing
+    for release in order:
+        if (now := held.get(release, nothing)) != met:
+            spans.append({"from": release, key: now})
+            met = now
+    return spans
 
 
 def changes(arguments: Mapping[str, Arguments]) -> dict[str, Arguments]:
@@ -94,20 +118,19 @@ def made(
     dates: Mapping[str, str],
     arguments: Mapping[str, Arguments],
     bases: Mapping[str, list[str]],
+    requires: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Lock:
     """The lock of what was read at each release."""
     order = sorted(arguments, key=version_key)
     names = sorted({name for found in arguments.values() for name in found})
     lock: Lock = {"package": package, "reads": list(reads)}
     lock["releases"] = {release: dates[release] for release in order}
-    met: list[str] = []
-    spans = []
-    for release in order:
-        if (now := bases.get(release, [])) != met:
-            spans.append({"from": release, "tables": now})
-            met = now
-    if spans:
+    if spans := _spanned(order, bases, "tables", []):
         lock["bases"] = spans
+    ranges = requires or {}
+    for other in sorted({name for found in ranges.values() for name in found}):
+        held = {release: found.get(other, "") for release, found in ranges.items()}
+        lock.setdefault("requires", {})[other] = _spanned(order, held, "range", "")
     lock["arguments"] = {name: _spans(name, order, arguments) for name in names}
     return lock
 

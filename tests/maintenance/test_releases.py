@@ -12,6 +12,7 @@ from maintenance.releases.index import version_key
 from maintenance.releases.options import Arguments
 from maintenance.releases.others import clap, llama_cpp
 from maintenance.releases.read import read
+from maintenance.releases.requirements import requirements
 
 
 class Texts:
@@ -382,3 +383,35 @@ def test_a_lock_gives_back_what_was_read() -> None:
 def test_versions_are_ordered_by_their_numbers(before: str, after: str) -> None:
     """And a post-release follows its release."""
     assert version_key(before) < version_key(after)
+
+
+def test_what_a_release_allows_of_other_packages_is_read() -> None:
+    """Without extras before with one; neither for other systems nor for older Pythons."""
+    metadata = (
+        "Name: pack\nRequires-Dist: trl<=0.9.6,>=0.8.6\n"
+        'Requires-Dist: transformers<=4.49.0; python_version < "3.10"\n'
+        'Requires-Dist: transformers!=4.46.*,<=4.52.4; sys_platform != "darwin"\n'
+        'Requires-Dist: transformers==4.51.1; extra == "sglang"\n'
+        'Requires-Dist: vllm<=0.7.3 ; extra == "vllm"\n\nneeds trl and vllm\n'
+    )
+    packages = ["transformers", "trl", "vllm", "sglang"]
+    expected = {"transformers": "!=4.46.*,<=4.52.4", "trl": "<=0.9.6,>=0.8.6", "vllm": "<=0.7.3"}
+    assert requirements(Texts({"pack-1.dist-info/METADATA": metadata}), packages) == expected
+    archive = {
+        "PKG-INFO": "Name: pack\n\ntransformers\n",
+        "pack.egg-info/requires.txt": "transformers==4.51.3\n\n[vllm]\nvllm==0.8.5.post1\n",
+    }
+    expected = {"transformers": "==4.51.3", "vllm": "==0.8.5.post1"}
+    assert requirements(Texts(archive), packages) == expected
+    assert requirements(Texts({}), packages) == {}
+
+
+def test_what_is_allowed_is_held_until_it_changes() -> None:
+    """An empty range where a release says no more of a package."""
+    dates = {"1.0": "2024-01-01", "1.1": "2024-02-01", "1.2": "2024-03-01"}
+    arguments: dict[str, Arguments] = {one: {"a": {"default": 1}} for one in dates}
+    requires = {"1.0": {"trl": "<1"}, "1.1": {"trl": "<1"}, "1.2": {}}
+    made = lock.made("pack", [], dates, arguments, {}, requires)
+    spans = [{"from": "1.0", "range": "<1"}, {"from": "1.2", "range": ""}]
+    assert made["requires"] == {"trl": spans}
+    assert lock.requires_at(made) == requires

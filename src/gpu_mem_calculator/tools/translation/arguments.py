@@ -7,6 +7,8 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
   not have, the last default before it counts, or the first after it.
 - `[defaults]`: those that a person decided, where only runs can tell them, or another one is
   modelled; without `release`, all of the tool. An argument that has none has None.
+- `none`: names that have None, where the lock states a default that holds under a plugin alone, or
+  code asks whether the argument was given.
 - `[memory]`: `names` of arguments that the translation honours; values of those in `loose` may have
   another type than the default.
 - `[[free]]`: `names` that have no effect on GPU memory, and `why`, with the line that shows it.
@@ -104,7 +106,7 @@ Stated = Mapping[str, tuple[Any, str]]  # the default and the type of each argum
 
 def _stated(path: str, data: Mapping[str, Any], base: ArgumentTable, folder: Path) -> Stated:
     """What the lock states at a table's release, with the defaults that a person decided."""
-    decided: Mapping[str, Any] = data.get("defaults", {})
+    decided: Mapping[str, Any] = {**data.get("defaults", {}), **dict.fromkeys(data.get("none", ()))}
     if "release" not in data:
         return {name: (default, "") for name, default in decided.items()}
     lock, place = (data["lock"], FOLDER) if "lock" in data else (path, folder)
