@@ -1,0 +1,65 @@
+"""Tracebacks: the frames of a Python stack, and what was raised below it."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+MOST_FRAMES = 2_000  # of a text, the last ones: where it died is at the end
+FRAME = re.compile(
+    r'^.*?File "(?P<file>[^"\n]+)", line (?P<number>\d+), in (?P<name>[^\n]+?)[ \t]*\n'
+    r"(?:(?P<code>(?!.*?File \")[^\n]*)\n)?",
+    re.MULTILINE,
+)
+BOXED = re.compile(
+    r"^[^\n/]*?(?P<file>/[^\s:]+\.py):(?P<number>\d+) in (?P<name>\w+)", re.MULTILINE
+)
+APART = 400  # characters between two frames of the same stack
+PREFIX = re.compile(r"^(?:\[rank\d+\]:|\[default\d+\]:|\([^)]*pid=[^)]*\))\s*")
+
+
+class Frame(Struct, frozen=True):
+    """A frame of a stack: a file, a line, a function, and the code of that line where printed."""
+
+    file: str
+    number: int
+    name: str
+    code: str = ""
+
+    @property
+    def package(self) -> str:
+        """The package's name for an installed file, such as `transformers`; else empty."""
+        for folder in ("site-packages/", "dist-packages/"):
+            _, found, rest = self.file.rpartition(folder)
+            if found:
+                return rest.partition("/")[0]
+        return ""
+
+
+class Traceback(Struct, frozen=True):
+    """A stack, the outermost frame first, and the place in the text where it ends."""
+
+    frames: tuple[Frame, ...]
+    end: int
+
+
+def tracebacks(text: str) -> tuple[Traceback, ...]:
+    """The stacks of a text, in their order."""
+    if 'File "' not in text and ".py:" not in text:
+        return ()
+    form = FRAME if 'File "' in text else BOXED
+    stacks: list[Traceback] = []
+    frames: list[Frame] = []
+    end = 0
+    for found in list(form.finditer(text))[-MOST_FRAMES:]:
+        if frames and found.start() - end > APART:
+            stacks.append(Traceback(tuple(frames), end))
+            frames = []
+        code = found["code"] if form is FRAME else ""
+        name, number = found["name"], int(found["number"])
+        frames.append(Frame(found["file"], number, name, PREFIX.sub("", code or "").strip()))
+        end = found.end()
+    if frames:
+        stacks.append(Traceback(tuple(frames), end))
+    return tuple(stacks)
