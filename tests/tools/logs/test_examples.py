@@ -68,3 +68,8 @@ def test_the_middle_of_a_long_text_is_read_for_what_can_tell_a_cause() -> None:
     found = read_log(f"{steps}{example['text']}\n{steps}")
     assert [one.line for one in found.lines] == [400_001]
     assert found.left_out["characters"] > 0
+
+
+def test_a_text_that_says_nothing_of_memory_has_no_lines() -> None:
+    """Nor does an empty one."""
+    assert read_log("").lines == read_log("hello\n").lines == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,7 +78,7 @@ def read_log(text: str) -> Log:
         hits, skipped = _hits(text, row.words, spans)
         if skipped:
             left_out[row.what] = left_out.get(row.what, 0) + skipped
-        for place, stop in zip(hits, [*hits[1:], len(text)], strict=True):
+        for place, stop in pairwise((*hits, len(text))):
             line = _line(text, row, place, stop)
             if line is not None:
                 found.append((place, line))
