@@ -20,7 +20,7 @@ from .options import Arguments
 
 TOOLS = Path(__file__).parents[2] / "src" / "gpu_mem_calculator" / "tools"
 STATES = ("default", "computed", "required")  # an argument has one of them
-KEYS = (*STATES, "type", "choices", "form", "flags")
+KEYS = (*STATES, "type", "choices", "form", "flags", "programs")
 Lock = dict[str, Any]
 
 
@@ -162,7 +162,7 @@ def _spans(
 def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """What differs between two states of an argument; an empty value is what is there no more."""
     change = {key: value for key, value in new.items() if old.get(key, ...) != value}
-    lists = ("choices", "flags")
+    lists = ("choices", "flags", "programs")
     gone = [key for key in old if key not in new and key not in STATES]
     change |= {key: [] if key in lists else "" for key in gone}
     before, after = old.get("choices"), new.get("choices")

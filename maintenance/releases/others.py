@@ -13,12 +13,16 @@ RUST = {"bool": "bool", "String": "str", "PathBuf": "str", "f32": "float", "f64"
 # An option of llama.cpp since September 2024, and its handler up to the end of its parameters.
 OPTION = re.compile(
     r"(?:common_arg|llama_arg)\(\s*\{([^}]*)\}(.*?)\[\]\(\s*\w+params\s*&(?:\s*params)?\s*(,[^)]*)?\)"
-    r"(.*?)(?=\n\s*\)|\Z)",
+    r"(.*?)(?=\n\s*\)|\Z)(?:\s*\)([^\n]*))?",
     re.S,
 )
 BEFORE = re.compile(r'if \(((?:\s*(?:\|\|)?\s*arg == "-[^"]+")+)\)\s*\{(.*?)\n    \}', re.S)
 SETS = re.compile(r"params\.([\w.]+)\s*=\s*(?:value|std::sto\w+\(argv\[i\]\)|argv\[i\])")
 WORD = re.compile(r'"(-[^"]+)"')
+# The programs that take an option; all of them where it names none. Of those in SERVE, a command is
+# read: llama-cli was `main`, and llama-mtmd-cli was `llava`.
+PROGRAMS = re.compile(r"set_examples\(\{([^}]*)\}")
+SERVE = {"common", "server", "cli", "completion", "mtmd", "main", "llava"}
 
 
 def clap(text: str, struct: str) -> Arguments:
@@ -42,7 +46,7 @@ def llama_cpp(text: str, header: str, known: Collection[str] = ()) -> Arguments:
     - known: names in the table, of which an option gets its own, if one is there
     """
     found: Arguments = {}
-    for words, handler, takes in _options(text):
+    for words, handler, takes, programs in _options(text):
         flags = WORD.findall(words)
         long = [one for one in flags if one.startswith("--")] or flags
         if not long:
@@ -53,17 +57,23 @@ def llama_cpp(text: str, header: str, known: Collection[str] = ()) -> Arguments:
         row = _initial(sets[1], header) if sets else {"computed": "common/common.h"}
         row |= {"type": _type(takes)} if takes else {"type": "bool", "form": "flag"}
         others = [one for one in flags if one != f"--{name}"]
-        found[name] = row | ({"flags": others} if others else {})
+        several = {"flags": others, "programs": programs}
+        found[name] = row | {key: value for key, value in several.items() if value}
     return found
 
 
-def _options(text: str) -> Iterator[tuple[str, str, str]]:
-    """The names, the handler and the parameter of each option; no parameter where it is a flag."""
-    for words, _, takes, handler in OPTION.findall(text):
-        yield words, handler, takes
+def _options(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    """The names, the handler and the parameter of each option, none where it is a flag, and the
+    programs that take it, where no program that serves does.
+    """
+    for words, _, takes, handler, after in OPTION.findall(text):
+        said = PROGRAMS.search(after)
+        programs = re.findall(r"LLAMA_EXAMPLE_(\w+)", said[1]) if said else []
+        named = sorted(one.lower() for one in programs)
+        yield words, handler, takes, [] if SERVE & {*named} else named
     for words, handler in BEFORE.findall(text):
         number = "int" if "stoi" in handler else "float" if "stof" in handler else "string"
-        yield words, handler, number if "argv[" in handler else ""
+        yield words, handler, number if "argv[" in handler else "", []
 
 
 def _type(takes: str) -> str:

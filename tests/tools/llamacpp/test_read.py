@@ -109,6 +109,28 @@ def test_limits(line: str, limit: str, could: str) -> None:
     assert [one.could for one in found] == [could]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--clear-idle -cpent 64 --license",
+        "-cml -ins --tfs 1 --penalize-nl --logdir logs --spec-replace a b -cd 512 --p-split 0.2",
+        "--cfg-negative-prompt x --cfg-scale 1 --lora-base x -hfv a/b",
+    ],
+)
+def test_options_of_older_builds(options: str) -> None:
+    """They are read as before; what runs no model is a limit."""
+    reading = reading_of(f"llama-server {MODEL} {options} -ngl 9")
+    assert not reading.problems
+    found = {limit.key for limit in reading.limits if "quant" not in limit.key}
+    assert found == {word + "=true" for word in options.split() if word == "--license"}
+
+
+def test_a_negative_prompt_takes_a_second_context() -> None:
+    """It has a cache of its own."""
+    (limit,) = reading_of(f"llama-cli {MODEL} -ngl 9 --cfg-scale 4").limits
+    assert (limit.key, limit.could) == ("--cfg-scale=4", "more")
+
+
 def test_a_preset_sets_its_numbers() -> None:
     """--gpt-oss-20b-default is a model with a context, batches and slots."""
     run = reading_of("llama-server --gpt-oss-20b-default").run
@@ -143,6 +165,9 @@ def test_wrong_values_get_a_sentence(line: str, sentence: str) -> None:
         (f"llama-server {MODEL} --ctx 3", "--ctx is not an option"),
         (f"LLAMA_ARG_CTX_SIZ=3 llama-server {MODEL}", "did you mean 'LLAMA_ARG_CTX_SIZE'?"),
         (f"llama-server {MODEL} word", "'word' is no option"),
+        (f"llama-server {MODEL} --hellaswag", "llama.cpp's perplexity, which llama-server does"),
+        (f"llama-cli {MODEL} -npl 4", "-npl is an option of llama.cpp's bench"),
+        (f"llama-server {MODEL} --diffusion-steps=4", "--diffusion-steps is an option of"),
     ],
 )
 def test_unknown_options_are_problems(line: str, problem: str) -> None:
@@ -151,9 +176,9 @@ def test_unknown_options_are_problems(line: str, problem: str) -> None:
 
 
 def test_every_variable_and_alias_sets_a_known_option() -> None:
-    """The table is consistent: 276 options, and every other name means one of them."""
+    """The table is consistent: 307 options, and every other name means one of them."""
     data, table = argument_data("arguments", FOLDER), argument_table("arguments", FOLDER)
-    assert len(table) == 276
+    assert len(table) == 307
     assert set(data["environment"].values()) <= set(table)
     aliases = {name.removeprefix("no-") for name in data["options"]["aliases"].values()}
     assert aliases <= {*table, *(name.removeprefix("no-") for name in table)}

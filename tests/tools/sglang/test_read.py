@@ -117,6 +117,23 @@ def test_variables_are_sorted() -> None:
     assert "HOME" not in reading.keys
 
 
+def test_variables_of_other_releases() -> None:
+    """Also those without SGLang's prefix; the default of a release is no limit."""
+    reading = read(
+        "",
+        SGLANG_DEEPEP_V2_NUM_MAX_DISPATCH_TOKENS_PER_RANK="256",
+        USE_TRITON_W8A8_FP8_KERNEL="1",
+        SGLANG_PREP_IN_CUDA_GRAPH="true",
+        SGLANG_GRAMMAR_TIMEOUT="5",
+        MOONCAKE_PROTOCOL="tcp",
+    )
+    assert not reading.problems
+    assert [limit.key for limit in reading.limits] == [
+        "SGLANG_DEEPEP_V2_NUM_MAX_DISPATCH_TOKENS_PER_RANK=256",
+        "USE_TRITON_W8A8_FP8_KERNEL=1",
+    ]
+
+
 def test_an_unknown_option_names_the_nearest() -> None:
     """A misspelt option is a problem that names the nearest."""
     (problem,) = read("--mem-fraction-statics 0.5").problems

@@ -18,9 +18,11 @@ from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
 from ..reading.reading import Could, Limit, Reading, Section
 from ..translation.arguments import argument_data, argument_table, tables
+from ..translation.releases import release_lock
 from .model import add_model, add_projector, with_presets
 
 FOLDER = Path(__file__).parent
+TABLE = "llamacpp/arguments"
 VARIABLE = "LLAMA_ARG_"
 SERVER = "llama-server"
 # Commands of the program `llama` (app/llama.cpp), and the programs that they are.
@@ -43,7 +45,8 @@ def read_command(command: Command) -> Reading:
     table = argument_table("arguments", FOLDER)
     syntax = option_syntax("arguments", FOLDER)
     parsed = parse_options(program, _with_plain_flash(rest), table, syntax)
-    reading.problems += parsed.problems
+    problems = zip(parsed.unknown, parsed.problems, strict=True)
+    reading.problems += [_elsewhere(program, word) or problem for word, problem in problems]
     reading.problems += [f"{word!r} is no option of llama.cpp" for word in parsed.strays]
     given = _variables(reading, command.environment) | parsed.values
     kept = sort_keys(reading, table, given, "--")
@@ -62,6 +65,21 @@ def _program(command: Command) -> tuple[str, tuple[str, ...]]:
     """The program and its words: `llama serve` is llama-server, `llama cli` is llama-cli."""
     name, rest = command.program.removesuffix(".exe"), command.words[1:]
     return (PARTS[rest[0]], rest[1:]) if name == "llama" else (name, rest)
+
+
+def _elsewhere(program: str, word: str) -> str:
+    """The sentence for an option that only other programs of llama.cpp take; empty where none does.
+
+    common/arg.cpp common_params_parser_init leaves out what `set_examples` gives to others.
+    """
+    written = word.partition("=")[0].replace("_", "-")
+    for name, spans in release_lock(TABLE).arguments.items():
+        flags = {f"--{name}", *(flag for span in spans for flag in span.get("flags", ()))}
+        programs = [span["programs"] for span in spans if "programs" in span][-1:]
+        if written in flags and any(programs):
+            others = ", ".join(programs[0])
+            return f"{written} is an option of llama.cpp's {others}, which {program} does not take"
+    return ""
 
 
 def _with_plain_flash(words: tuple[str, ...]) -> list[str]:

@@ -37,12 +37,14 @@ class ParsedOptions(Struct, kw_only=True):
     """The options of a command by the names of their arguments, the other words, and a sentence
     for each option that the tool does not have.
 
+    - unknown: the words of those options
     - renamed: names of other releases that were given, each with its name in the table
     """
 
     values: dict[str, Any]
     positional: list[str]
     problems: list[str]
+    unknown: list[str] = []
     renamed: Mapping[str, str] = {}
 
     @property
@@ -84,6 +86,7 @@ def parse_options(
         values={name: parsed_value(value) for name, value in vars(known).items()},
         positional=[word for word in unknown if not word.startswith("-")],
         problems=[_unknown(title, word, [*table, *syntax.aliases]) for word in options],
+        unknown=options,
         renamed={old: syntax.renamed[old] for old in map(_plain, words) if old in syntax.renamed},
     )
 

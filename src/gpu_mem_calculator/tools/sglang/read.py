@@ -56,7 +56,8 @@ def read_arguments(words: Sequence[str], command: Command) -> Reading:
     section = inference_section(reading, kept)
     section |= _positions(reading, kept, section)
     given = {name: parsed_value(text) for name, text in command.environment.items()}
-    sort_keys(reading, VARIABLES, {name: one for name, one in given.items() if PREFIX in name[:7]})
+    own = {name: one for name, one in given.items() if PREFIX in name[:7] or name in VARIABLES}
+    sort_keys(reading, VARIABLES, own)
     model, method = _model(parsed.positional, kept), kept.get("quantization")
     if str(method) not in (*ONLINE, NOT_QUANTIZED):
         add_checkpoint_limit(reading, method, model)

@@ -23,6 +23,7 @@ from ...run.releases import package_name
 
 FOLDER = Path(__file__).parents[1]  # its folders have the locks, beside the tables
 STATES = ("default", "computed", "required")  # of which an argument has one
+SEVERAL = ("choices", "flags", "programs")
 
 
 class Stated(Struct, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class Stated(Struct, frozen=True, kw_only=True):
     - form: how it is written in a command: `flag` (no value), `off` (a flag that turns it off),
       `switch` (a value or none), `list`, `repeated`; else with one value
     - flags: other names of the option, as they are written
+    - programs: those that take it, where no program that is read does
     """
 
     default: Any = None
@@ -43,6 +45,7 @@ class Stated(Struct, frozen=True, kw_only=True):
     choices: tuple[Any, ...] = ()
     form: str = ""
     flags: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 class ReleaseLock(Struct, frozen=True):
@@ -118,8 +121,8 @@ def _own(path: str, release: str, folder: Path) -> Mapping[str, Stated]:
         for span in lock.holding(spans, release):
             state = _after(state or {}, span)
         if state is not None:
-            flags, choices = tuple(state.pop("flags", ())), tuple(state.pop("choices", ()))
-            found[name] = Stated(**state, flags=flags, choices=choices)
+            state |= {key: tuple(state.get(key, ())) for key in SEVERAL}
+            found[name] = Stated(**state)
     return found
 
 
