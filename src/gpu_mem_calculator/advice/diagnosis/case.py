@@ -1,0 +1,97 @@
+"""What is known of a death: the lines, the stack, the run, and the sizes that they have."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec import Struct
+
+from ...estimates.calculator import Estimate
+from ...ledger.units import GIB, MIB
+from ...tools.logs.figure import Figure
+from ...tools.logs.frames import Traceback
+from ...tools.logs.read import Log, LogLine
+from .places import Place, place
+from .sizes import Explained, explained
+
+OOM = ("torch_oom", "driver_oom", "cublas_failed")  # what the GPU's memory ended with
+NEAR = 40  # lines between a stack and the message that it ended with
+OTHERS = GIB // 2
+"""Bytes of a card that neither torch's process nor free memory accounts for, from which on somebody
+else holds them; below it they are the driver's own and rounding."""
+
+
+class Case(Struct, frozen=True, kw_only=True, dict=True):
+    """A death.
+
+    - `text`: what was given; `log`: what was read of it
+    - `estimate`: of the run that died; None where it is not known
+    """
+
+    text: str
+    log: Log
+    estimate: Estimate | None = None
+
+    @cached_property
+    def death(self) -> LogLine | None:
+        """The message with which the GPU's memory ended: the first, as others follow from it; of
+        those on one rank the one that says most.
+        """
+        found = self.log.of(*OOM)
+        return max(found, key=lambda one: (len(one.figures), -one.line)) if found else None
+
+    @cached_property
+    def stack(self) -> Traceback | None:
+        """The stack of that message: the last one before it, else the last one."""
+        stacks = self.log.tracebacks
+        if not stacks or self.death is None:
+            return stacks[-1] if stacks else None
+        before = [one for one in stacks if self._line(one.end) <= self.death.line + 1]
+        return before[-1] if before else stacks[0]
+
+    def _line(self, place_in_text: int) -> int:
+        return self.text.count("\n", 0, place_in_text) + 1
+
+    @cached_property
+    def place(self) -> Place:
+        """Where it died, by the stack."""
+        return place(self.stack)
+
+    def size(self, name: str) -> int | None:
+        """A size of the death's message."""
+        return None if self.death is None else self.death.bytes_of(name)
+
+    @cached_property
+    def tried(self) -> Figure | None:
+        """What was asked for."""
+        found = None if self.death is None else self.death.figures.get("tried_bytes")
+        return found if isinstance(found, Figure) else None
+
+    @cached_property
+    def explained(self) -> list[Explained]:
+        """The tensors of the run that are as large as what was asked for."""
+        if self.tried is None or self.estimate is None or self.estimate.serves:
+            return []
+        return explained(self.tried, self.estimate)
+
+    @cached_property
+    def others(self) -> int | None:
+        """Bytes of the card that other processes hold; None where the message does not say it."""
+        total, free = self.size("total"), self.size("free")
+        process = self.size("process")
+        if total is None or free is None or process is None:
+            return None
+        return max(total - free - process, 0)
+
+    @cached_property
+    def step(self) -> int | None:
+        """The last step that was printed before it died."""
+        last = self.death.line if self.death is not None else None
+        steps = [one for one in self.log.of("step") if last is None or one.line <= last]
+        figure = steps[-1].figures.get("step") if steps else None
+        return int(figure.value) if isinstance(figure, Figure) else None
+
+
+def told(size: float) -> str:
+    """Bytes as people read them."""
+    return f"{size / GIB:,.2f} GiB" if abs(size) >= GIB else f"{size / MIB:,.0f} MiB"

@@ -1,0 +1,66 @@
+"""What a diagnosis says."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ...tools.logs.read import LogLine
+
+CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
+CERTAINTIES = (CERTAIN, LIKELY, POSSIBLE)
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """Why a run died.
+
+    - `id`: a row of causes.toml; `sentence`: it with the figures
+    - `certainty`: certain, where the message itself says the cause, or the size that was asked for
+      is that of one tensor where the stack has it; likely; possible
+    - `phase`, `tensor`: where it died, and for what; "" where that is not known
+    - `formula`: the size as a product of the run's numbers
+    - `evidence`: what speaks for it; `advice`: what helps in general; a sentence each
+    """
+
+    id: str
+    sentence: str
+    certainty: str
+    phase: str = ""
+    tensor: str = ""
+    formula: str = ""
+    evidence: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """A remedy: what to change; the command with it, where there is one; and whether it then fits.
+
+    `fits` is None where no run is known with which that could be computed.
+    """
+
+    sentence: str
+    command: str = ""
+    fits: bool | None = None
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What a text says, and why the run died.
+
+    - `read`: the lines that were read
+    - `run`: the run's file; None where no run is known
+    - `cause`: the likeliest; None where nothing can be told; `others`: the next ones
+    - `evidence`: measured against predicted, part by part
+    - `remedies`: the cheapest first
+    - `question`: what to send if it is still unclear; "" where nothing is missing
+    - `notes`: what was assumed, and what was not read
+    - `summary`: one line, made to be pasted into an issue
+    """
+
+    read: tuple[LogLine, ...] = ()
+    run: dict[str, object] | None = None
+    cause: Cause | None = None
+    others: tuple[Cause, ...] = ()
+    evidence: tuple[str, ...] = ()
+    remedies: tuple[Advice, ...] = ()
+    question: str = ""
+    notes: tuple[str, ...] = ()
+    summary: str = ""

@@ -1,0 +1,302 @@
+"""Which causes a death can have: a function for each kind of message, which gives what it finds.
+
+A cause is certain only where the message itself says it, or where the size that was asked for is
+that of one tensor, and the stack has the same tensor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...catalog.kept import read_table
+from ...tools.logs.figure import Figure
+from ...tools.logs.read import LogLine
+from .case import OTHERS, Case, told
+from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
+from .places import BACKWARD, EVALUATION, FORWARD, LOADING, OPTIMIZER_STEP, SAVING, STARTING
+from .sizes import Explained
+
+FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
+FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
+LITTLE = 0.5 * 2**30  # bytes by which a share of the card may be missed without somebody else
+
+
+def causes(case: Case) -> list[Cause]:
+    """The causes that a death can have, the likeliest first."""
+    found = [cause for rule in RULES for cause in rule(case)]
+    order = list(rows())
+    found.sort(key=lambda one: (CERTAINTIES.index(one.certainty), order.index(one.id)))
+    first: dict[str, Cause] = {}
+    for one in found:
+        first.setdefault(one.id, one)
+    return list(first.values())
+
+
+@cache
+def rows() -> Mapping[str, Mapping[str, Any]]:
+    """The rows of causes.toml."""
+    table: Mapping[str, Any] = read_table(os.path.join(os.path.dirname(__file__), "causes.toml"))
+    return table
+
+
+def _cause(
+    name: str, certainty: str, *, phase: str = "", evidence: str = "", **words: str
+) -> Cause:
+    row, filled = rows()[name], {"figures": "", "size": "", **words}
+    return Cause(
+        id=name,
+        sentence=row["sentence"].format_map(filled),
+        certainty=certainty,
+        phase=phase,
+        evidence=(evidence,) if evidence else (),
+        advice=tuple(one.format_map(filled) for one in row["remedies"]),
+    )
+
+
+def _figures(line: LogLine, *names: str) -> list[int | float | None]:
+    """The values of figures, None for those that are not there."""
+    found = (line.figures.get(name) for name in names)
+    return [one.value if isinstance(one, Figure) else None for one in found]
+
+
+def _host(case: Case) -> Iterator[Cause]:
+    """The host's RAM."""
+    for what, who in (
+        ("ray_killed", "Ray"),
+        ("host_killed", "the kernel"),
+        ("oom_killed", "Kubernetes or the container's limit"),
+        ("cpu_allocator", "torch could not allocate on the host, which"),
+    ):
+        for line in case.log.of(what)[:1]:
+            used, limit = line.bytes_of("used"), line.bytes_of("limit")
+            words = f" ({told(used)} of {told(limit)})" if used and limit else ""
+            yield _cause("host_ram", CERTAIN, who=who, figures=words, phase="", evidence=line.text)
+    for line in case.log.of("exit_signal")[:1]:
+        if case.death is None:
+            yield _cause("host_ram_maybe", LIKELY, evidence=line.text)
+    for line in case.log.of("shm_full")[:1]:
+        yield _cause("shared_memory", CERTAIN, evidence=line.text)
+    for line in case.log.of("host_cache")[:1]:
+        cache_bytes = line.bytes_of("host_cache")
+        words = told(cache_bytes) if cache_bytes else "much"
+        yield _cause("host_cache", LIKELY, cache=words, evidence=line.text)
+
+
+def _server(case: Case) -> Iterator[Cause]:
+    """What servers say themselves when they do not start."""
+    for line in case.log.of("kv_too_small")[:1]:
+        yield _below_one_sequence(line)
+    for line in case.log.of("states_too_few")[:1]:
+        want, have = _figures(line, "max_num_seqs", "states")
+        told_states = {"have": f"{have:,}", "want": f"{want:,}"}
+        name = "states_below_sequences"
+        yield _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **told_states)
+    for line in case.log.of("too_little_free")[:1]:
+        yield _free(line)
+    for line in case.log.of("no_kv_memory")[:1]:
+        yield _cause("no_room_for_cache", CERTAIN, phase=STARTING, evidence=line.text)
+    for line in case.log.of("kv_pool"):
+        pool = line.bytes_of("kv_pool")
+        if pool is not None and pool <= 0:
+            words = f" ({told(pool)} were left)"
+            name = "no_room_for_cache"
+            yield _cause(name, CERTAIN, phase=STARTING, figures=words, evidence=line.text)
+            break
+    for line in case.log.of("images_too_large")[:1]:
+        yield _cause("images_in_trial_run", LIKELY, phase="trial run", evidence=line.text)
+    for line in case.log.of("layers_on_card"):
+        on, of = _figures(line, "layers", "all_layers")
+        if on is not None and of is not None and on < of:
+            words = f"{on:,} of {of:,} layers"
+            yield _cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
+            break
+
+
+def _below_one_sequence(line: LogLine) -> Cause:
+    """A cache that does not hold one sequence, by bytes or by tokens."""
+    wants, has = line.bytes_of("kv_wanted"), line.bytes_of("kv_pool")
+    longest, tokens, fits = _figures(line, "max_model_len", "kv_tokens", "longest")
+    words = ""
+    if wants is not None and has is not None:
+        words = f": it needs {told(wants)}, and {told(has)} are left"
+    elif longest is not None and tokens is not None:
+        words = f": {longest:,} tokens, and it has room for {tokens:,}"
+    fits = fits or tokens
+    length = f" to {int(fits):,} tokens" if fits else ""
+    name = "cache_below_one_sequence"
+    return _cause(name, CERTAIN, phase=STARTING, figures=words, evidence=line.text, length=length)
+
+
+def _free(line: LogLine) -> Cause:
+    """A share of the card that is not free."""
+    free, total = line.bytes_of("free") or 0, line.bytes_of("total") or 1
+    wanted = line.bytes_of("wanted") or 0
+    share = f"{int(100 * free / total) / 100:.2f}"
+    words = {
+        "figures": f": {told(free)} of {told(total)} is free, and it wants {told(wanted)}",
+        "others": told(total - free),
+        "share": share,
+    }
+    name = "share_too_high" if wanted - free < LITTLE else "card_taken"
+    return _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **words)
+
+
+def _others(case: Case) -> Iterator[Cause]:
+    """Another process on the card."""
+    if case.others is None or case.others < OTHERS or case.death is None:
+        return
+    tried, free = case.size("tried") or 0, case.size("free") or 0
+    enough = free + case.others >= tried
+    words = f", and {told(tried)} was asked for with {told(free)} free"
+    share = ""
+    yield _cause(
+        "card_taken",
+        LIKELY if enough else POSSIBLE,
+        phase=case.place.phase,
+        others=told(case.others),
+        figures=words,
+        share=share or "0.8",
+        evidence=case.death.text,
+    )
+
+
+def _fragmented(case: Case) -> Iterator[Cause]:
+    """Memory that torch holds and cannot use."""
+    unallocated, total = case.size("unallocated"), case.size("total")
+    tried, free = case.size("tried"), case.size("free")
+    if unallocated is None or total is None or tried is None or free is None:
+        return
+    if unallocated < FRAGMENTED * total:
+        return
+    words = {"unallocated": told(unallocated), "tried": told(tried)}
+    enough = unallocated + free >= tried
+    yield _cause("fragmented", LIKELY if enough else POSSIBLE, phase=case.place.phase, **words)
+
+
+def _device(case: Case) -> Iterator[Cause]:
+    """The GPU's memory: by the stack, and by the size that was asked for."""
+    for line in case.log.of("nccl_oom")[:1]:
+        yield _cause("nccl", LIKELY, evidence=line.text)
+    if case.death is None:
+        return
+    phase, tensor = case.place.phase, case.place.tensor
+    same, other = _matching(case)
+    name = BY_PHASE.get(phase, "")
+    if not name:
+        name = BY_TENSOR.get(tensor, "") or (BY_NAME.get(_first_word(same or other), ""))
+    if tensor == "router's loss":
+        name = "router_loss"
+    later = case.step is not None and case.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
+    best = same or other
+    certainty = CERTAIN if same is not None and same.exact else LIKELY
+    if not name:
+        name = {BACKWARD: "backward", FORWARD: "activations"}.get(phase, "card_full")
+        certainty = LIKELY if phase else POSSIBLE
+    size = _size_words(case, best)
+    if later:
+        yield _cause("longer_batch", LIKELY, phase=phase, step=f"{case.step:,}", size=size)
+    found = _cause(
+        name, certainty, phase=phase or PHASES.get(name, ""), size=size, figures=_full(case)
+    )
+    yield replace(
+        found,
+        tensor=tensor or (best.tensor if best else ""),
+        formula=best.formula if best else "",
+        evidence=_stack_words(case),
+    )
+
+
+def _matching(case: Case) -> tuple[Explained | None, Explained | None]:
+    """Of the tensors with that size the one that the stack has, too; and else the first."""
+    family = BY_TENSOR.get(case.place.tensor, "")
+    same = [one for one in case.explained if family and BY_NAME.get(_first_word(one)) == family]
+    alone = len({_first_word(one) for one in case.explained}) == 1
+    first = case.explained[0] if case.explained else None
+    return (same[0] if same and alone else None), (same[0] if same else first)
+
+
+def _first_word(one: Explained | None) -> str:
+    return one.tensor.split(":")[0].split(" in ")[0] if one is not None else ""
+
+
+def _size_words(case: Case, best: Explained | None) -> str:
+    if case.tried is None:
+        return ""
+    words = f": {told(case.tried.value)} was asked for"
+    if best is None:
+        return words
+    about = "is" if best.exact else "would be"
+    return f"{words}, which {about} {best.formula} ({best.tensor})"
+
+
+def _full(case: Case) -> str:
+    tried, free = case.size("tried"), case.size("free")
+    if tried is None:
+        return ""
+    left = f", {told(free)} was free" if free is not None else ""
+    return f": {told(tried)} was asked for{left}"
+
+
+def _stack_words(case: Case) -> tuple[str, ...]:
+    frame = case.place.frame
+    if frame is None:
+        return ()
+    where = f"{frame.file.rpartition('/')[2]}:{frame.number} in {frame.name}"
+    return (f"the stack ends in {where}" + (f": {frame.code}" if frame.code else ""),)
+
+
+BY_PHASE = {
+    SAVING: "saving",
+    "resuming": "resume",
+    EVALUATION: "evaluation",
+    "weight sync": "weight_sync",
+    "CUDA graphs": "graphs",
+    "trial run": "trial_run",
+    "cache allocation": "no_room_for_cache",
+    "generation": "generation",
+    LOADING: "weights",
+    STARTING: "start_up",
+}
+BY_TENSOR = {
+    "optimizer states": "optimizer_states",
+    "optimizer's temporaries": "optimizer_temporaries",
+    "fp32 copies of the parameters": "optimizer_start",
+    "logits": "logits",
+    "router's loss": "router_loss",
+    "sampler's buffers": "sampler",
+    "weights": "weights",
+    "attention": "activations",
+    "attention's mask": "activations",
+    "MLP": "activations",
+    "experts": "activations",
+    "norm": "activations",
+    "embedding": "activations",
+    "images": "activations",
+    "LoRA's activations": "activations",
+    "KV cache": "generation",
+}
+# The cause for a tensor that is known by its size alone.
+BY_NAME = {
+    "logits": "logits",
+    "indices of sorted logits": "sampler",
+    "adamw states": "optimizer_states",
+    "adamw foreach temporaries": "optimizer_temporaries",
+    "fp32 copies of the parameters": "optimizer_start",
+    "hidden states": "activations",
+    "MLP": "activations",
+    "attention scores": "activations",
+}
+PHASES = {
+    "optimizer_states": OPTIMIZER_STEP,
+    "optimizer_temporaries": OPTIMIZER_STEP,
+    "optimizer_start": STARTING,
+    "logits": FORWARD,
+    "activations": FORWARD,
+    "weights": LOADING,
+}
+RULES: Sequence[Callable[[Case], Iterator[Cause]]] = (_host, _server, _others, _fragmented, _device)

@@ -1,0 +1,148 @@
+"""Sizes are fingerprints: which tensors of a run are as large as what was asked for.
+
+torch says what it asks the driver for: the tensor, rounded up to 2 MiB from 10 MiB on (20 MiB below
+that). A size is compared to the printed digit, with the ledger's entries, with the weights, and
+with products of the run's own numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec import Struct
+
+from ...estimates.calculator import Estimate
+from ...ledger.ledger import GPU
+from ...ledger.units import MIB
+from ...models.arch.arch import Arch
+from ...pytorch.replay.rounding import LEAST_OWN_SEGMENT, UNIT, segment_units
+from ...tools.logs.figure import Figure
+
+LEAST = LEAST_OWN_SEGMENT * UNIT  # smaller requests are parts of a segment, whose size says nothing
+WIDTHS = {1: "1 byte", 2: "2 bytes", 4: "4 bytes", 8: "8 bytes"}
+MOST = 4  # explanations of a size that are told
+LEAST_TOKENS, MOST_TOKENS = 16, 2**22
+
+
+class Explained(Struct, frozen=True):
+    """A tensor that is as large as a size: its name, and its size as a product.
+
+    `tokens`: how many it would have, where that is what the size says; `exact`: by the run's own
+    numbers.
+    """
+
+    tensor: str
+    formula: str
+    exact: bool = True
+    tokens: int = 0
+
+
+def asked_bytes(size: float) -> int:
+    """What torch asks the driver for, for a tensor."""
+    units = segment_units(-(-int(size) // UNIT), 20 * MIB // UNIT)
+    return units * UNIT
+
+
+def is_size(figure: Figure, size: float) -> bool:
+    """Whether a tensor's request is printed as a figure is."""
+    return figure.is_near(asked_bytes(size)) or figure.is_near(size)
+
+
+def explained(figure: Figure, estimate: Estimate) -> list[Explained]:
+    """The tensors of a run that are as large as a size; what fits best first."""
+    if figure.value < LEAST:
+        return []
+    found: dict[str, Explained] = {}
+    for size, one in _of_run(estimate):
+        if size >= 1 and is_size(figure, size):
+            found.setdefault(one.tensor, one)
+    if found:
+        return list(found.values())[:MOST]
+    return list(_by_tokens(figure, estimate.resolved.run.arch))[:MOST]
+
+
+def by_model(figure: Figure, arch: Arch) -> list[Explained]:
+    """The same where the model alone is known."""
+    if figure.value < LEAST:
+        return []
+    weights = [one for size, one in _weights(arch, (1, 2, 4)) if is_size(figure, size)]
+    whole = arch.num_parameters
+    for width, ranks in product((2, 4), range(1, 65)):
+        if is_size(figure, whole * width / ranks):
+            words = f"{whole:,} parameters × {WIDTHS[width]}" + f" / {ranks} ranks" * (ranks > 1)
+            weights.append(Explained("flat buffer of the parameters", words, exact=False))
+    return [*weights, *_by_tokens(figure, arch)][:MOST]
+
+
+def _of_run(estimate: Estimate) -> Iterator[tuple[float, Explained]]:
+    """The sizes of a run, with their names: what torch asks for at once."""
+    run = estimate.resolved.run
+    arch, tokens = run.arch, int(run.batch) * int(run.seq)
+    told = f"{int(run.batch)} × {int(run.seq):,} tokens"
+    for width, name in ((2, "logits"), (4, "logits in fp32"), (8, "indices of sorted logits")):
+        words = f"{told} × {arch.vocab:,} logits × {WIDTHS[width]}"
+        yield tokens * arch.vocab * width, Explained(name, words)
+    yield from _ledger(estimate)
+    ranks = max(int(run.mesh.dp), 1)
+    whole = int(run.parameters_given or arch.num_parameters)
+    for width, shared in product((2, 4), sorted({1, ranks})):
+        words = f"{whole:,} parameters × {WIDTHS[width]}" + f" / {shared} ranks" * (shared > 1)
+        name = "flat buffer of the parameters" if width == 2 else "fp32 copies of the parameters"
+        yield whole * width / shared, Explained(name, words)
+    for width in (2, 4):
+        words = f"{told} × {arch.hidden:,} × {WIDTHS[width]}"
+        yield tokens * arch.hidden * width, Explained("hidden states", words)
+    for heads, inner in sorted(_widths(arch)):
+        for width in (2, 4):
+            if heads:
+                words = f"{int(run.batch)} × {heads} heads × {int(run.seq):,}² × {WIDTHS[width]}"
+                size = int(run.batch) * heads * int(run.seq) ** 2 * width
+                yield size, Explained("attention scores", words)
+            else:
+                words = f"{told} × {inner:,} × {WIDTHS[width]}"
+                yield tokens * inner * width, Explained("MLP", words)
+    yield from _weights(arch, (2, 4))
+
+
+def _widths(arch: Arch) -> set[tuple[int, int]]:
+    """Heads of attention layers as (heads, 0), widths of MLPs as (0, width)."""
+    found: set[tuple[int, int]] = set()
+    for layer in arch.layers:
+        heads, inner = getattr(layer.mixer, "heads", 0), getattr(layer.mlp, "ffn", 0)
+        found |= {(int(heads), 0)} if heads else set()
+        found |= {(0, int(inner))} if inner else set()
+    return found
+
+
+def _ledger(estimate: Estimate) -> Iterator[tuple[float, Explained]]:
+    """Entries of the busiest stage, and the tensors of those that are several."""
+    for entry in estimate.ledger.entries:
+        if entry.place != GPU or not int(entry.bytes):
+            continue
+        yield int(entry.bytes), Explained(entry.name, f"{int(entry.bytes):,} bytes")
+        for name, size in entry.parts:
+            yield int(size), Explained(f"{entry.name}: {name}", f"{int(size):,} bytes")
+
+
+def _weights(arch: Arch, widths: tuple[int, ...]) -> Iterator[tuple[float, Explained]]:
+    """Each weight of another size: itself, its gradient or one of its states."""
+    seen: set[int] = set()
+    for weight in arch.weights():
+        if weight.numel in seen:
+            continue
+        seen.add(weight.numel)
+        shape = " × ".join(f"{one:,}" for one in weight.shape)
+        for width in widths:
+            name = f"{weight.name}, its gradient or a state of it"
+            yield weight.numel * width, Explained(name, f"{shape} × {WIDTHS[width]}")
+
+
+def _by_tokens(figure: Figure, arch: Arch) -> Iterator[Explained]:
+    """The tokens that logits would have, for a size that no tensor of the run has."""
+    for width in (4, 2):
+        tokens = round(figure.value / (arch.vocab * width))
+        if LEAST_TOKENS <= tokens <= MOST_TOKENS and is_size(figure, tokens * arch.vocab * width):
+            about = "about " * (figure.step > arch.vocab * width)
+            words = f"{about}{tokens:,} tokens × {arch.vocab:,} logits × {WIDTHS[width]}"
+            yield Explained("logits", words, exact=False, tokens=tokens)

@@ -1,0 +1,99 @@
+"""Why a run died, by what it printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
+from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY
+from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR, rows
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total"
+    " capacity of {total} of which {free} is free. Including non-PyTorch memory, this process has {process}"
+    " memory in use. Of the allocated memory {allocated} is allocated by PyTorch, and {unallocated}"
+    " is reserved by PyTorch but unallocated."
+)
+FULL = {
+    "tried": "2.32 GiB",
+    "total": "79.15 GiB",
+    "free": "1.00 GiB",
+    "process": "78.10 GiB",
+    "allocated": "76.00 GiB",
+    "unallocated": "1.10 GiB",
+}
+STACK = """Traceback (most recent call last):
+  File "/app/train.py", line 9, in <module>
+    trainer.train()
+  File "/venv/lib/python3.12/site-packages/{file}", line 100, in {name}
+    {code}
+"""
+
+
+def _text(file: str = "", name: str = "", code: str = "", **sizes: str) -> str:
+    stack = STACK.format(file=file, name=name, code=code) if file else ""
+    return stack + OOM.format(**{**FULL, **sizes})
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "code", "cause"),
+    [
+        ("torch/optim/adamw.py", "_init_group", "state['exp_avg'] = zeros(p)", "optimizer_states"),
+        ("torch/optim/adam.py", "_multi_tensor_adamw", "_foreach_sqrt(x)", "optimizer_temporaries"),
+        ("transformers/loss/loss_utils.py", "ForCausalLMLoss", "logits.float()", "logits"),
+        ("transformers/trainer.py", "evaluation_loop", "self.prediction_step()", "evaluation"),
+        ("transformers/modeling_utils.py", "from_pretrained", "load()", "weights"),
+        ("transformers/models/llama/m.py", "forward", "self.down_proj(x)", "activations"),
+        ("torch/autograd/graph.py", "_engine_run_backward", "run_backward()", "backward"),
+    ],
+)
+def test_the_stack_says_where_it_died(file: str, name: str, code: str, cause: str) -> None:
+    """Likely, and never certain without the size."""
+    found = diagnose(_text(file, name, code)).cause
+    assert found is not None
+    assert (found.id, found.certainty) == (cause, LIKELY)
+
+
+def test_a_size_that_the_run_has_at_that_place_is_certain() -> None:
+    """4 x 1,024 tokens x 151,936 logits x 4 bytes are 2.32 GiB."""
+    run = {
+        "model": {"name": "qwen2.5-1.5b"},
+        "training": {"batch_size": 4, "seq_len": 1024},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+    }
+    text = _text("transformers/loss/loss_utils.py", "ForCausalLMLoss", "logits.float()")
+    found = diagnose(text, run).cause
+    assert found is not None
+    assert (found.id, found.certainty, found.tensor) == ("logits", CERTAIN, "logits")
+    assert found.formula == "4 × 1,024 tokens × 151,936 logits × 4 bytes"
+
+
+def test_somebody_else_on_the_card_is_seen() -> None:
+    """By what neither this process nor free memory accounts for."""
+    found = diagnose(_text(process="40.00 GiB", allocated="38.00 GiB")).cause
+    assert found is not None
+    assert found.id == "card_taken"
+    assert "38.15 GiB of the card was held by others" in found.sentence
+
+
+def test_memory_lost_to_fragmentation_is_seen() -> None:
+    """From a share of the card on."""
+    found = diagnose(_text(allocated="60.00 GiB", unallocated="17.00 GiB")).cause
+    assert found is not None
+    assert found.id == "fragmented"
+
+
+def test_a_text_without_a_death_has_no_cause() -> None:
+    """And says what to send."""
+    found = diagnose("step 1 loss 2.0\n")
+    assert found.cause is None
+    assert "launch command" in found.question
+
+
+def test_every_cause_has_its_words() -> None:
+    """No rule names a row that is not there."""
+    named = {*BY_PHASE.values(), *BY_TENSOR.values(), *BY_NAME.values()}
+    assert named <= rows().keys()
+    for row in rows().values():
+        assert row.keys() <= {"sentence", "remedies", "ask"}
+        assert row["remedies"], row["sentence"]
