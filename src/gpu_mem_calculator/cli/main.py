@@ -19,6 +19,7 @@ VERBS = {
     "infer": "serving: weights, KV cache, and how many users at which context",
     "plan": "which set-up: all that fit on your GPUs, fastest first, and their cost",
     "check": "whether a command fits, before you start it: put this in front of it",
+    "diagnose": "why a run died, by what it printed",
     "compare": "two runs, commands, cards or releases, part by part",
     "validate": "check a run file and list every problem",
     "convert": "write a run as a file or a command of another tool",
@@ -193,7 +194,7 @@ def _verb(verb: str, words: list[str]) -> int:
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
     parser.add(verb, getattr(module, "NAMED", {}))
-    if verb in ("check", "compare"):
+    if verb in ("check", "compare", "diagnose"):
         words = module.separated(words)
     elif verb != "trace":  # these two may start the words as they are
         from ..ledger.secrets import hidden_words, printed_words

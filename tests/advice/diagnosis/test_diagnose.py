@@ -10,9 +10,9 @@ from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENS
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total"
-    " capacity of {total} of which {free} is free. Including non-PyTorch memory, this process has {process}"
-    " memory in use. Of the allocated memory {allocated} is allocated by PyTorch, and {unallocated}"
-    " is reserved by PyTorch but unallocated."
+    " capacity of {total} of which {free} is free. Including non-PyTorch memory, this process has"
+    " {process} memory in use. Of the allocated memory {allocated} is allocated by PyTorch, and"
+    " {unallocated} is reserved by PyTorch but unallocated."
 )
 FULL = {
     "tried": "2.32 GiB",

@@ -24,6 +24,7 @@ MOST_BYTES = 2 * MIB  # of a configuration file in JSON
 MOST_SLOW_BYTES = MIB // 4  # of one in YAML or TOML, whose parsers are slower
 MOST_RECORD_BYTES = 8 * MIB  # of a module's record
 MOST_RUNS_BYTES = 8 * MIB  # of a file of cases or of measured runs
+MOST_LOG_BYTES = 50 * MIB  # of what a program printed
 STDIN, STANDARD_INPUT = "-", "standard input"
 TEMPORARY = ".gpu-mem-calc-"  # how the name of a file begins that is not complete yet
 OLD_SECONDS = 3600.0  # after which such a file was left by a process that was killed
@@ -36,7 +37,23 @@ def read_text(path: str | Path, option: str = "", *, most: int = MOST_BYTES) -> 
 
     Raises InputError with a sentence that begins with the option and the path.
     """
-    where = f"{option} {path}".lstrip() if str(path) != STDIN else STANDARD_INPUT
+    try:
+        return decode_text(read_bytes(path, option, most=most))
+    except ValueError:
+        raise InputError(
+            f"{_where(path, option)}: it is not UTF-8 text; save it as UTF-8"
+        ) from None
+
+
+def read_printed(path: str | Path) -> str:
+    """The text of what a program printed, whatever bytes are in it."""
+    data = read_bytes(path, most=MOST_LOG_BYTES)
+    return data.decode("utf-16" if data.startswith(UTF16) else "utf-8-sig", errors="replace")
+
+
+def read_bytes(path: str | Path, option: str = "", *, most: int) -> bytes:
+    """The bytes of a file; the same errors as `read_text`."""
+    where = _where(path, option)
     try:
         data = _read(path, most + 1)
     except FileNotFoundError:
@@ -46,10 +63,11 @@ def read_text(path: str | Path, option: str = "", *, most: int = MOST_BYTES) -> 
         raise InputError(f"{where}: cannot be read, {reason}") from None
     if len(data) > most:
         raise InputError(f"{where}: it is larger than {most:,} bytes; give a smaller file")
-    try:
-        return decode_text(data)
-    except ValueError:
-        raise InputError(f"{where}: it is not UTF-8 text; save it as UTF-8") from None
+    return data
+
+
+def _where(path: str | Path, option: str) -> str:
+    return f"{option} {path}".lstrip() if str(path) != STDIN else STANDARD_INPUT
 
 
 def decode_text(data: bytes) -> str:

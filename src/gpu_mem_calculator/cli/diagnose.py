@@ -1,0 +1,58 @@
+"""Say why a run died, by what it printed: a log, an error, nvidia-smi's table.
+
+Reads files, or standard input. The run is that of --config, or of the command
+behind --.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from ..runfile.text.errors import InputError
+from .output import show_answer
+
+FOUND, UNKNOWN = 0, 3
+COMMAND = "--launch"  # what argparse gets in the place of `--`
+
+
+def separated(words: Sequence[str]) -> list[str]:
+    """The words, with the command behind `--` as the last option's value."""
+    if "--" not in words:
+        return list(words)
+    place = list(words).index("--")
+    return [*words[:place], COMMAND, *words[place + 1 :]]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read what was printed, and report why it died."""
+    from ..advice.diagnosis.diagnose import diagnose
+    from ..report.diagnosis import diagnosis_data, diagnosis_lines
+    from ..runfile.text.files import read_printed
+
+    files = args.files or ["-"]
+    text = "\n".join(read_printed(path) for path in files)
+    if not text.strip():
+        names = " and ".join("standard input" if one == "-" else one for one in files)
+        raise InputError(f"{names} is empty; give a log, or an error with the lines around it")
+    found = diagnose(text, _run(args))
+    show_answer(args, lambda: diagnosis_data(found), diagnosis_lines(found))
+    return FOUND if found.cause is not None else UNKNOWN
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The run of --config or of the command, with the card and the settings that are given."""
+    from ..runfile.read import with_settings
+    from ..tools.read import read
+    from .releases import at_releases
+
+    if args.config and args.launch:
+        raise InputError("--config and a command both say the run; give one of them")
+    source = args.config or args.launch
+    if not source:
+        return None
+    data = at_releases(args, read(source).run)
+    card = getattr(args, "hardware.gpu")
+    settings = [f"hardware.gpu={card}"] if card else []
+    return with_settings(data, (*settings, *args.settings))
