@@ -37,9 +37,10 @@ def read_text(path: str | Path, option: str = "", *, most: int = MOST_BYTES) -> 
 
     Raises InputError with a sentence that begins with the option and the path.
     """
+    data = read_bytes(path, option, most=most)
     try:
-        return decode_text(read_bytes(path, option, most=most))
-    except ValueError:
+        return decode_text(data)
+    except ValueError:  # which an InputError is, too
         raise InputError(
             f"{_where(path, option)}: it is not UTF-8 text; save it as UTF-8"
         ) from None
