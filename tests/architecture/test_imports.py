@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from gpu_mem_calculator.catalog.kept import keep_tables
 from gpu_mem_calculator.training import engines
 
 PACKAGE = "gpu_mem_calculator"
@@ -32,7 +33,9 @@ MOST = {
 
 @cache
 def imported(*words: str) -> frozenset[str]:
-    """The modules that a command imports, beside those that Python's start imports."""
+    """The modules that a command imports, beside those that Python's start imports, when the
+    tables that it reads are kept."""
+    keep_tables()
     code = (
         "import sys; before = set(sys.modules); from gpu_mem_calculator.cli.main import main; "
         f"main({list(words)}); print(*set(sys.modules) - before, file=sys.stderr)"

@@ -17,7 +17,7 @@ SECTIONS = ("model", "training", "inference", "parallelism", "engine", "hardware
 RELEASE = "inference.engine_version"
 
 
-class Cause(Struct, frozen=True, kw_only=True):
+class KeyDifference(Struct, frozen=True, kw_only=True):
     """A key that the two runs have with other values, and the bytes that it adds by itself to the
     first; None where it means nothing, or is refused, without the others.
 
@@ -42,7 +42,7 @@ def cache_bytes(estimate: Estimate) -> int:
     return serving.kv_pool_bytes if serving is not None else 0
 
 
-def causes(first: Estimate, second: Estimate) -> list[Cause]:
+def causes(first: Estimate, second: Estimate) -> list[KeyDifference]:
     """The keys whose values differ, those that add or save the most first."""
     same = first.resolved.engine.name == second.resolved.engine.name
     ours, theirs = (_keys(one, options=same) for one in (first, second))
@@ -82,7 +82,9 @@ def _run(keys: Mapping[str, Any]) -> dict[str, Any]:
     return run
 
 
-def _cause(first: Estimate, base: dict[str, Any], key: str, ours: Any, theirs: Any) -> Cause:
+def _cause(
+    first: Estimate, base: dict[str, Any], key: str, ours: Any, theirs: Any
+) -> KeyDifference:
     """What a key makes alone, on top of the first run with all its choices written out."""
     section, _, name = key.partition(".")
     changed = {**base, section: {**base.get(section, {}), name: theirs}}
@@ -91,8 +93,8 @@ def _cause(first: Estimate, base: dict[str, Any], key: str, ours: Any, theirs: A
     try:
         found = full_estimate(changed)
     except InputError:
-        return Cause(key=key, first=ours, second=theirs, adds_bytes=None)
-    return Cause(
+        return KeyDifference(key=key, first=ours, second=theirs, adds_bytes=None)
+    return KeyDifference(
         key=key,
         first=ours,
         second=theirs,

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from ..advice.comparison import Cause, cache_bytes, causes, limits_of_one, used_bytes
+from ..advice.comparison import KeyDifference, cache_bytes, causes, limits_of_one, used_bytes
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..ledger.quoting import quoted
@@ -32,7 +32,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     names: tuple[str, str]
     first: Estimate
     second: Estimate
-    causes: Sequence[Cause]
+    causes: Sequence[KeyDifference]
 
 
 def compared(names: tuple[str, str], first: Estimate, second: Estimate) -> Compared:
@@ -132,7 +132,7 @@ def _cause_lines(found: Compared) -> Iterator[Line]:
         yield line(f"  and {rest} more that add less; see --format json", DIM)
 
 
-def cause_words(cause: Cause) -> str:
+def cause_words(cause: KeyDifference) -> str:
     """`max_num_seqs 256 → 1,024`."""
     name = cause.key.partition(".")[2]
     if name == RELEASE:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import __version__
-from ..advice.comparison import Cause
+from ..advice.comparison import KeyDifference
 from ..advice.serving.answers import Answers
 from ..estimates.explain.explain import Explanation
 from ..estimates.result import MemoryResult
@@ -150,7 +150,7 @@ class ComparisonBody(Struct, frozen=True):
     a: ComparedSide
     b: ComparedSide
     parts: list[ComparedPart]
-    differences: list[Cause]
+    differences: list[KeyDifference]
 
 
 class Look(Struct, frozen=True):

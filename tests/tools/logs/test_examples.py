@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.tools.logs.figure import Figure, number, size
-from gpu_mem_calculator.tools.logs.read import read_log
-from gpu_mem_calculator.tools.logs.rows import tables
+from gpu_mem_calculator.tools.logs.read import read_log, tables
 
 KEYS = {"what", "words", "pattern", "more", "reach", "anywhere", "decimal", "source", "examples"}
 ROWS = [(tool, row) for tool, table in tables() for row in table["line"]]

@@ -9,7 +9,7 @@ from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.fit_verdict import SHORT
 from ...runfile.text.errors import InputError
 from ...tools.logs.read import Log, read_log
-from .case import Case, told
+from .crash import Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
 from .rules import causes, rows
 
@@ -26,19 +26,19 @@ def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
     """
     log = read_log(text)
     estimate, notes = _estimated(run)
-    case = Case(text=text, log=log, estimate=estimate)
-    found = causes(case)
+    crash = Crash(text=text, log=log, estimate=estimate)
+    found = causes(crash)
     cause = found[0] if found else None
     return Diagnosis(
         read=log.lines,
         run=None if estimate is None else dict(estimate.result.run),
         cause=cause,
         others=tuple(found[1 : MOST_OTHERS + 1]),
-        evidence=tuple(_evidence(case, cause)),
+        evidence=tuple(_evidence(crash, cause)),
         remedies=tuple(_remedies(cause, estimate))[:MOST_REMEDIES],
-        question=_question(cause, case),
+        question=_question(cause, crash),
         notes=(*notes, *_left_out(log)),
-        summary=_summary(case, cause),
+        summary=_summary(crash, cause),
     )
 
 
@@ -52,14 +52,14 @@ def _estimated(run: Any) -> tuple[Estimate | None, tuple[str, ...]]:
         return None, tuple(f"the run was not estimated: {one}" for one in error.problems)
 
 
-def _evidence(case: Case, cause: Cause | None) -> Iterator[str]:
+def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
     """Measured against predicted."""
     if cause is not None:
         yield from cause.evidence
-    if case.estimate is None:
+    if crash.estimate is None:
         return
-    result = case.estimate.result
-    allocated, total = case.size("allocated"), case.size("total")
+    result = crash.estimate.result
+    allocated, total = crash.size("allocated"), crash.size("total")
     if allocated is not None:
         highest = result.allocated_bytes
         yield (
@@ -84,12 +84,12 @@ def _remedies(cause: Cause | None, estimate: Estimate | None) -> Iterator[Advice
     yield from (Advice(sentence=sentence) for sentence in cause.advice)
 
 
-def _question(cause: Cause | None, case: Case) -> str:
+def _question(cause: Cause | None, crash: Crash) -> str:
     """What to send if it is still unclear."""
     if cause is None:
         return "Send the whole error message, with the stack above it, and the launch command."
     ask = rows()[cause.id].get("ask", "")
-    return f"If it is still unclear, send {ask}." if ask and case.estimate is None else ""
+    return f"If it is still unclear, send {ask}." if ask and crash.estimate is None else ""
 
 
 def _left_out(log: Log) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _left_out(log: Log) -> Iterator[str]:
             yield f"{count:,} more lines of the kind {what} were left out"
 
 
-def _summary(case: Case, cause: Cause | None) -> str:
+def _summary(crash: Crash, cause: Cause | None) -> str:
     """One line."""
     if cause is None:
         return "nothing in the text says why it died"

@@ -14,21 +14,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...catalog.kept import read_table
+from ...ledger.units import GIB
 from ...tools.logs.figure import Figure
 from ...tools.logs.read import LogLine
-from .case import OTHERS, Case, told
+from .crash import OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
 from .places import BACKWARD, EVALUATION, FORWARD, LOADING, OPTIMIZER_STEP, SAVING, STARTING
 from .sizes import Explained
 
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
 FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
-LITTLE = 0.5 * 2**30  # bytes by which a share of the card may be missed without somebody else
+LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 
 
-def causes(case: Case) -> list[Cause]:
+def causes(crash: Crash) -> list[Cause]:
     """The causes that a death can have, the likeliest first."""
-    found = [cause for rule in RULES for cause in rule(case)]
+    found = [cause for rule in RULES for cause in rule(crash)]
     order = list(rows())
     found.sort(key=lambda one: (CERTAINTIES.index(one.certainty), order.index(one.id)))
     first: dict[str, Cause] = {}
@@ -64,7 +65,7 @@ def _figures(line: LogLine, *names: str) -> list[int | float | None]:
     return [one.value if isinstance(one, Figure) else None for one in found]
 
 
-def _host(case: Case) -> Iterator[Cause]:
+def _host(crash: Crash) -> Iterator[Cause]:
     """The host's RAM."""
     for what, who in (
         ("ray_killed", "Ray"),
@@ -72,44 +73,44 @@ def _host(case: Case) -> Iterator[Cause]:
         ("oom_killed", "Kubernetes or the container's limit"),
         ("cpu_allocator", "torch could not allocate on the host, which"),
     ):
-        for line in case.log.of(what)[:1]:
+        for line in crash.log.of(what)[:1]:
             used, limit = line.bytes_of("used"), line.bytes_of("limit")
             words = f" ({told(used)} of {told(limit)})" if used and limit else ""
             yield _cause("host_ram", CERTAIN, who=who, figures=words, phase="", evidence=line.text)
-    for line in case.log.of("exit_signal")[:1]:
-        if case.death is None:
+    for line in crash.log.of("exit_signal")[:1]:
+        if crash.death is None:
             yield _cause("host_ram_maybe", LIKELY, evidence=line.text)
-    for line in case.log.of("shm_full")[:1]:
+    for line in crash.log.of("shm_full")[:1]:
         yield _cause("shared_memory", CERTAIN, evidence=line.text)
-    for line in case.log.of("host_cache")[:1]:
+    for line in crash.log.of("host_cache")[:1]:
         cache_bytes = line.bytes_of("host_cache")
         words = told(cache_bytes) if cache_bytes else "much"
         yield _cause("host_cache", LIKELY, cache=words, evidence=line.text)
 
 
-def _server(case: Case) -> Iterator[Cause]:
+def _server(crash: Crash) -> Iterator[Cause]:
     """What servers say themselves when they do not start."""
-    for line in case.log.of("kv_too_small")[:1]:
+    for line in crash.log.of("kv_too_small")[:1]:
         yield _below_one_sequence(line)
-    for line in case.log.of("states_too_few")[:1]:
+    for line in crash.log.of("states_too_few")[:1]:
         want, have = _figures(line, "max_num_seqs", "states")
         told_states = {"have": f"{have:,}", "want": f"{want:,}"}
         name = "states_below_sequences"
         yield _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **told_states)
-    for line in case.log.of("too_little_free")[:1]:
+    for line in crash.log.of("too_little_free")[:1]:
         yield _free(line)
-    for line in case.log.of("no_kv_memory")[:1]:
+    for line in crash.log.of("no_kv_memory")[:1]:
         yield _cause("no_room_for_cache", CERTAIN, phase=STARTING, evidence=line.text)
-    for line in case.log.of("kv_pool"):
+    for line in crash.log.of("kv_pool"):
         pool = line.bytes_of("kv_pool")
         if pool is not None and pool <= 0:
             words = f" ({told(pool)} were left)"
             name = "no_room_for_cache"
             yield _cause(name, CERTAIN, phase=STARTING, figures=words, evidence=line.text)
             break
-    for line in case.log.of("images_too_large")[:1]:
+    for line in crash.log.of("images_too_large")[:1]:
         yield _cause("images_in_trial_run", LIKELY, phase="trial run", evidence=line.text)
-    for line in case.log.of("layers_on_card"):
+    for line in crash.log.of("layers_on_card"):
         on, of = _figures(line, "layers", "all_layers")
         if on is not None and of is not None and on < of:
             words = f"{on:,} of {of:,} layers"
@@ -146,77 +147,77 @@ def _free(line: LogLine) -> Cause:
     return _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **words)
 
 
-def _others(case: Case) -> Iterator[Cause]:
+def _others(crash: Crash) -> Iterator[Cause]:
     """Another process on the card."""
-    if case.others is None or case.others < OTHERS or case.death is None:
+    if crash.others is None or crash.others < OTHERS or crash.death is None:
         return
-    tried, free = case.size("tried") or 0, case.size("free") or 0
-    enough = free + case.others >= tried
+    tried, free = crash.size("tried") or 0, crash.size("free") or 0
+    enough = free + crash.others >= tried
     words = f", and {told(tried)} was asked for with {told(free)} free"
     share = ""
     yield _cause(
         "card_taken",
         LIKELY if enough else POSSIBLE,
-        phase=case.place.phase,
-        others=told(case.others),
+        phase=crash.place.phase,
+        others=told(crash.others),
         figures=words,
         share=share or "0.8",
-        evidence=case.death.text,
+        evidence=crash.death.text,
     )
 
 
-def _fragmented(case: Case) -> Iterator[Cause]:
+def _fragmented(crash: Crash) -> Iterator[Cause]:
     """Memory that torch holds and cannot use."""
-    unallocated, total = case.size("unallocated"), case.size("total")
-    tried, free = case.size("tried"), case.size("free")
+    unallocated, total = crash.size("unallocated"), crash.size("total")
+    tried, free = crash.size("tried"), crash.size("free")
     if unallocated is None or total is None or tried is None or free is None:
         return
     if unallocated < FRAGMENTED * total:
         return
     words = {"unallocated": told(unallocated), "tried": told(tried)}
     enough = unallocated + free >= tried
-    yield _cause("fragmented", LIKELY if enough else POSSIBLE, phase=case.place.phase, **words)
+    yield _cause("fragmented", LIKELY if enough else POSSIBLE, phase=crash.place.phase, **words)
 
 
-def _device(case: Case) -> Iterator[Cause]:
+def _device(crash: Crash) -> Iterator[Cause]:
     """The GPU's memory: by the stack, and by the size that was asked for."""
-    for line in case.log.of("nccl_oom")[:1]:
+    for line in crash.log.of("nccl_oom")[:1]:
         yield _cause("nccl", LIKELY, evidence=line.text)
-    if case.death is None:
+    if crash.death is None:
         return
-    phase, tensor = case.place.phase, case.place.tensor
-    same, other = _matching(case)
+    phase, tensor = crash.place.phase, crash.place.tensor
+    same, other = _matching(crash)
     name = BY_PHASE.get(phase, "")
     if not name:
         name = BY_TENSOR.get(tensor, "") or (BY_NAME.get(_first_word(same or other), ""))
     if tensor == "router's loss":
         name = "router_loss"
-    later = case.step is not None and case.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
+    later = crash.step is not None and crash.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
     best = same or other
     certainty = CERTAIN if same is not None and same.exact else LIKELY
     if not name:
         name = {BACKWARD: "backward", FORWARD: "activations"}.get(phase, "card_full")
         certainty = LIKELY if phase else POSSIBLE
-    size = _size_words(case, best)
+    size = _size_words(crash, best)
     if later:
-        yield _cause("longer_batch", LIKELY, phase=phase, step=f"{case.step:,}", size=size)
+        yield _cause("longer_batch", LIKELY, phase=phase, step=f"{crash.step:,}", size=size)
     found = _cause(
-        name, certainty, phase=phase or PHASES.get(name, ""), size=size, figures=_full(case)
+        name, certainty, phase=phase or PHASES.get(name, ""), size=size, figures=_full(crash)
     )
     yield replace(
         found,
         tensor=tensor or (best.tensor if best else ""),
         formula=best.formula if best else "",
-        evidence=_stack_words(case),
+        evidence=_stack_words(crash),
     )
 
 
-def _matching(case: Case) -> tuple[Explained | None, Explained | None]:
+def _matching(crash: Crash) -> tuple[Explained | None, Explained | None]:
     """Of the tensors with that size the one that the stack has, too; and else the first."""
-    family = BY_TENSOR.get(case.place.tensor, "")
-    same = [one for one in case.explained if family and BY_NAME.get(_first_word(one)) == family]
-    alone = len({_first_word(one) for one in case.explained}) == 1
-    first = case.explained[0] if case.explained else None
+    family = BY_TENSOR.get(crash.place.tensor, "")
+    same = [one for one in crash.explained if family and BY_NAME.get(_first_word(one)) == family]
+    alone = len({_first_word(one) for one in crash.explained}) == 1
+    first = crash.explained[0] if crash.explained else None
     return (same[0] if same and alone else None), (same[0] if same else first)
 
 
@@ -224,26 +225,26 @@ def _first_word(one: Explained | None) -> str:
     return one.tensor.split(":")[0].split(" in ")[0] if one is not None else ""
 
 
-def _size_words(case: Case, best: Explained | None) -> str:
-    if case.tried is None:
+def _size_words(crash: Crash, best: Explained | None) -> str:
+    if crash.tried is None:
         return ""
-    words = f": {told(case.tried.value)} was asked for"
+    words = f": {told(crash.tried.value)} was asked for"
     if best is None:
         return words
     about = "is" if best.exact else "would be"
     return f"{words}, which {about} {best.formula} ({best.tensor})"
 
 
-def _full(case: Case) -> str:
-    tried, free = case.size("tried"), case.size("free")
+def _full(crash: Crash) -> str:
+    tried, free = crash.size("tried"), crash.size("free")
     if tried is None:
         return ""
     left = f", {told(free)} was free" if free is not None else ""
     return f": {told(tried)} was asked for{left}"
 
 
-def _stack_words(case: Case) -> tuple[str, ...]:
-    frame = case.place.frame
+def _stack_words(crash: Crash) -> tuple[str, ...]:
+    frame = crash.place.frame
     if frame is None:
         return ()
     where = f"{frame.file.rpartition('/')[2]}:{frame.number} in {frame.name}"
@@ -299,4 +300,10 @@ PHASES = {
     "activations": FORWARD,
     "weights": LOADING,
 }
-RULES: Sequence[Callable[[Case], Iterator[Cause]]] = (_host, _server, _others, _fragmented, _device)
+RULES: Sequence[Callable[[Crash], Iterator[Cause]]] = (
+    _host,
+    _server,
+    _others,
+    _fragmented,
+    _device,
+)

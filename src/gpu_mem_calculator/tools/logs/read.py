@@ -1,19 +1,52 @@
-"""Reads what programs printed: the lines that say something of memory, in their order."""
+"""Reads what programs printed: the lines that say something of memory, in their order.
+
+The rows of what is read: `[[line]]` of the tools' `log.toml` and of the files here.
+
+- `what`: one word for what a line says; several rows can have the same, one for each wording
+- `words`: what every such line has, by which it is found
+- `pattern`: a regular expression in which `{name:kind}` stands for a figure. A space is any white
+  space. Kinds: `size` (a number with its unit), `gib`, `mib`, `bytes` (a size whose unit is not
+  printed), `count`, `number`, `word`, `text`
+- `more`: patterns that are looked for behind the first, each of which may be missing
+- `reach`: how many characters a line may have, with those that follow it; 0: its end
+- `anywhere`: it is looked for also in the middle of a long text
+- `decimal`: GB is 1,000,000,000 bytes
+- `source`: the file and release that print it
+- `examples`: lines as they are printed, with their figures as they are printed, by name
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...catalog.kept import read_table
 from ...ledger.secrets import hide_command
-from .figure import Figure
+from ..rows import FOLDER
+from .figure import Figure, number, size
 from .frames import Traceback, tracebacks
-from .rows import Row, rows
 
+FILE = "log.toml"
+HERE = os.path.dirname(__file__)
+NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+UNIT = r"(?:[kKMGT]i?B?|[bB]ytes|B)(?![A-Za-z])"
+KINDS = {
+    "size": rf"(?P<NAME>{NUMBER})\s*(?P<NAME_unit>{UNIT})",
+    **dict.fromkeys(("gib", "mib", "bytes", "number"), rf"(?P<NAME>{NUMBER})"),
+    "count": r"(?P<NAME>-?\d[\d,]*)",
+    "word": r"(?P<NAME>[^\s,;()\[\]'\"]+)",
+    "text": r"(?P<NAME>[^\n]+?)",
+}
+PRINTED_IN = {"gib": "GiB", "mib": "MiB", "bytes": "B"}
+SIZES = ("size", *PRINTED_IN)
+HOLE = re.compile(r"\{(\w+):(\w+)\}")
 BEGIN, END = 2 * 10**6, 6 * 10**6
 """Characters at the begin and the end of a text in which every row is looked for; of a longer one,
 which repeats its steps, only those rows in between that can tell a cause (`anywhere`)."""
@@ -21,6 +54,81 @@ Spans = tuple[tuple[int, int], ...]
 MOST_HITS = 20_000  # of a row; of more, the first and the last are read
 SHOWN = 300  # characters of a line that are kept
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Pattern(Struct, frozen=True):
+    """A compiled pattern, and the kind of each of its figures."""
+
+    compiled: re.Pattern[str]
+    kinds: Mapping[str, str]
+    decimal: bool
+
+    def figures(self, found: re.Match[str]) -> dict[str, Figure | str]:
+        """The figures of a match, a size under a name that ends in `_bytes`."""
+        figures: dict[str, Figure | str] = {}
+        for name, kind in self.kinds.items():
+            printed = found[name]
+            if printed is None:
+                continue
+            if kind in SIZES:
+                unit = PRINTED_IN.get(kind) or found[f"{name}_unit"]
+                figures[f"{name}_bytes"] = size(printed, unit, decimal=self.decimal)
+            else:
+                figures[name] = printed.strip() if kind in ("word", "text") else number(printed)
+        return figures
+
+
+class LineRow(Struct, frozen=True):
+    """What one line is recognised by."""
+
+    tool: str
+    what: str
+    words: str
+    pattern: Pattern
+    more: tuple[Pattern, ...]
+    reach: int
+    anywhere: bool
+
+
+def _pattern(text: str, *, decimal: bool) -> Pattern:
+    kinds: dict[str, str] = {}
+
+    def hole(found: re.Match[str]) -> str:
+        name, kind = found.groups()
+        kinds[name] = kind
+        return KINDS[kind].replace("NAME", name)
+
+    return Pattern(re.compile(HOLE.sub(hole, text.replace(" ", r"\s+"))), kinds, decimal)
+
+
+def tables() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each table with the name of its tool: its folder's, or that of the file here."""
+    for folder in sorted(os.listdir(FOLDER)):
+        path = os.path.join(FOLDER, folder, FILE)
+        if os.path.isfile(path):
+            yield folder, read_table(path)
+    for name in sorted(os.listdir(HERE)):
+        if name.endswith(".toml"):
+            yield name.removesuffix(".toml"), read_table(os.path.join(HERE, name))
+
+
+@cache
+def rows() -> tuple[LineRow, ...]:
+    """All rows."""
+    return tuple(_row(tool, row) for tool, table in tables() for row in table["line"])
+
+
+def _row(tool: str, row: Mapping[str, Any]) -> LineRow:
+    decimal = row.get("decimal", False)
+    return LineRow(
+        tool=tool,
+        what=row["what"],
+        words=row["words"],
+        pattern=_pattern(row["pattern"], decimal=decimal),
+        more=tuple(_pattern(one, decimal=decimal) for one in row.get("more", ())),
+        reach=row.get("reach", 0),
+        anywhere=row.get("anywhere", False),
+    )
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
@@ -101,7 +209,7 @@ def _hits(text: str, words: str, spans: Spans) -> tuple[list[int], int]:
     return [*places[:half], *places[-half:]], len(places) - MOST_HITS
 
 
-def _line(text: str, row: Row, place: int, stop: int) -> LogLine | None:
+def _line(text: str, row: LineRow, place: int, stop: int) -> LogLine | None:
     """The line at a place, where a row's pattern is in it.
 
     stop: the row's next place; what a line reaches ends in front of that one's line

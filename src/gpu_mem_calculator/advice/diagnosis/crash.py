@@ -21,7 +21,7 @@ OTHERS = GIB // 2
 else holds them; below it they are the driver's own and rounding."""
 
 
-class Case(Struct, frozen=True, kw_only=True, dict=True):
+class Crash(Struct, frozen=True, kw_only=True, dict=True):
     """A death.
 
     - `text`: what was given; `log`: what was read of it
