@@ -157,3 +157,28 @@ def test_the_file_of_config_name_is_read(tmp_path: Path) -> None:
     assert found.run["model"] == {"name": "Qwen/Qwen2.5-0.5B"}
     assert found.run["training"]["batch_size"] == 2
     assert found.run["training"]["seq_len"] == 200 + 512
+
+
+def test_names_of_other_releases() -> None:
+    """0.4's recompute of Megatron, 0.2's gradients on the host, the rewards of 0.9."""
+    kwargs = "actor_rollout_ref.model.gradient_checkpointing_kwargs.activations_checkpoint"
+    reading = _read(
+        *GRPO,
+        f"{ACTOR}.strategy=megatron",
+        f"{kwargs}_granularity=full",
+        f"{kwargs}_method=uniform",
+        f"{kwargs}_num_layers=1",
+        f"{ACTOR}.fsdp_config.grad_offload=False",
+        "reward.reward_model.enable=True",
+        "critic.fsdp.turbo_config.distributed.tensor_parallel_size=1",
+    )
+    assert reading.run["training"]["activation_checkpointing"] == "full"
+    assert "reward_model.enable=true" in {limit.key for limit in reading.limits}
+    assert not reading.problems
+
+
+def test_other_engines_and_optimizers_are_limits() -> None:
+    """They are estimated as FSDP and AdamW."""
+    reading = _read(*GRPO, f"{ACTOR}.strategy=veomni", f"{ACTOR}.optim.optimizer=SGD")
+    keys = {limit.key for limit in reading.limits}
+    assert {f"{ACTOR}.strategy=veomni", f"{ACTOR}.optim.optimizer=SGD"} <= keys

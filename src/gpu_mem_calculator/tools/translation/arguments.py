@@ -18,11 +18,15 @@ Each `arguments.toml` (or `<class>.toml`) has every argument of the tool's own d
 - `[options]`: how they are written on a command line: `flags` have no value, `switches` may have
   one, `lists` have several; `aliases` are other names. The rest has one value.
 - `[renamed]`: names of other releases, each with what it is called at the one that is modelled.
+- A `*` in one of the `names` stands for any part: for the names of the lock that match and have no
+  row of their own. Where several match, the longest wins.
 - `base`: the table whose arguments the tool inherits; rows here replace those of the base.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -39,6 +43,7 @@ from .kinds import NUMBER, WHOLE, converts, kind_of
 
 FOLDER = releases.FOLDER  # its folders have the tables
 MEMORY, FREE, REFUSED = "memory", "free", "refused"
+ANY, LAST = "*", sys.maxsize  # in names, and the place of those that have none
 OFF: tuple[Any, ...] = (None, False, "no", [], "")  # defaults that turn something off
 
 
@@ -118,9 +123,11 @@ def _stated(path: str, data: Mapping[str, Any], base: ArgumentTable, folder: Pat
 def _rows(data: Mapping[str, Any], stated: Stated) -> Iterator[tuple[str, Argument]]:
     rows = [(MEMORY, data.get(MEMORY, {}))]
     rows += ((effect, row) for effect in (FREE, REFUSED) for row in data.get(effect, ()))
-    for effect, row in rows:
+    named = [(name, effect, row) for effect, row in rows for name in row.get("names", ())]
+    named.sort(key=lambda one: len(one[0]) if ANY in one[0] else LAST)
+    for given, effect, row in named:
         facts = {key: row[key] for key in ("why", "could", "adds", "saves") if key in row}
-        for name in row.get("names", ()):
+        for name in fnmatch.filter(stated, given) if ANY in given else [given]:
             default, type_ = stated.get(name, (None, ""))
             loose = name in row.get("loose", ())
             facts |= {"default": default, "type": type_, "loose": loose}

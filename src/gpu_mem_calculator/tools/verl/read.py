@@ -16,12 +16,19 @@ from typing import Any
 from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
-from ..reading.keys import sort_keys
+from ..reading.keys import by_new_names, sort_keys
 from ..reading.megatron_axes import SIZES
 from ..reading.option_values import DTYPES, whole_value
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
-from ..translation.arguments import ArgumentTable, Values, argument_table, argument_values, filled
+from ..translation.arguments import (
+    ArgumentTable,
+    Values,
+    argument_table,
+    argument_values,
+    filled,
+    renamed,
+)
 
 OPTIONS = ("--config-path", "--config-name", "--config-dir", "-cp", "-cn", "-cd")
 FOLDERS = ("--config-path", "-cp", "--config-dir", "-cd")
@@ -33,6 +40,8 @@ FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 SFT = "sft"
 KINDS = (SFT, "ppo")  # tables of arguments; the name of a module has one of the words
+OPTIMIZER, ADAM = f"{ACTOR}.optim.optimizer", ("adam", "adamw")
+STRATEGIES = ("fsdp", "fsdp2", "megatron")
 GAE = "gae"  # the estimator of advantages that has a critic
 
 
@@ -43,9 +52,9 @@ def read_command(command: Command) -> Reading:
         name = command.words[0]
         raise InputError(f"{name} does not train; verl is read with main_ppo and SFT trainers")
     given, options = read_overrides(command.words[1:])
-    given = {**_config(options, command), **given}
     table = argument_table(kind, FOLDER)
     reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
+    given = by_new_names(reading, renamed(kind, FOLDER), {**_config(options, command), **given})
     kept = sort_keys(reading, table, _within(table, given))
     values = argument_values(table, kept)
     if kind == SFT:
@@ -207,7 +216,12 @@ def _megatron(values: Values, training: Section) -> Section:
 
 
 def _name_other_phases(reading: Reading, values: Values) -> None:
-    """What a step has besides the actor's update."""
+    """What a step has besides the actor's update, and what of the update is not modelled."""
+    if str(values[OPTIMIZER]).lower() not in ADAM:
+        reading.limit(f"{OPTIMIZER}={values[OPTIMIZER]}", "the estimate has AdamW")
+    if values[f"{ACTOR}.strategy"] not in STRATEGIES:
+        why = "this engine is not modelled; the estimate has FSDP"
+        reading.limit(f"{ACTOR}.strategy={values[f'{ACTOR}.strategy']}", why)
     why = "log-probabilities are estimated as the model's own cross-entropy"
     # It adds at most four fp32 copies of the logits beside those of the cross-entropy.
     reading.limit(f"{ACTOR}.policy_loss", why, adds="16*logits", saves="activations")
