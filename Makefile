@@ -53,6 +53,7 @@ lint: $(VENV)/dev
 bench: $(VENV)/browser
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.estimates
+	$(BIN)/python -m benchmarks.releases
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/serving.py

@@ -64,6 +64,7 @@ with the aim beside it.
 | `benchmarks/serving.py` | a server's answer, and a table of users and contexts | one estimate |
 | `benchmarks/plan.py` | set-ups a second of a plan's search | the same one by one |
 | `benchmarks/web.py` | requests a second of the service | a bare Starlette route |
+| `-m benchmarks.releases` | reading the user's releases out of 300 packages | `python -c pass` |
 | `benchmarks/page.py` | from a slider's move to the frame that shows it | a bare round trip |
 """
 

@@ -95,7 +95,30 @@ def test_links_to_themselves_end_in_a_sentence_or_are_left_out(tmp_path: Path, p
     (prefix / place).symlink_to(prefix / place)
     found = installed(["env/bin/python3", "train.py"], tmp_path, {})
     assert found.releases == ()
-    assert all("is not on this machine" in note or "cannot be read" in note for note in found.notes)
+    said = ("is not on this machine", "cannot be read", "has no packages")
+    assert all(any(words in note for words in said) for note in found.notes)
+
+
+def test_an_environment_without_a_lib_is_a_sentence(tmp_path: Path) -> None:
+    """As one is left whose folder was copied in part."""
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python3").touch()
+    found = installed(["env/bin/python3", "train.py"], tmp_path, {})
+    assert found == FoundReleases(notes=(f"{tmp_path / 'env'} has no packages",))
+
+
+@pytest.mark.parametrize(
+    "left", ["vllm", "vllm.egg-info", "vllm.dist-info", "vllm-.dist-info", "vllm-none.dist-info"]
+)
+def test_a_package_without_a_release_is_named(tmp_path: Path, left: str) -> None:
+    """Its metadata is gone or has no version; what pip left of another one is no package."""
+    place = environment(tmp_path / "env", "trl-0.24.0", "~llm-0.9.2")
+    site = place / "lib" / "python3.12" / "site-packages"
+    for name in {"vllm", left}:
+        (site / name).mkdir()
+    found = installed(["env/bin/python3", "train.py"], tmp_path, {})
+    assert versions(found) == {"trl": "0.24.0"}
+    assert found.notes == (f"{place} has vllm, but nothing there says its release",)
 
 
 def test_what_may_not_be_read_is_a_sentence(

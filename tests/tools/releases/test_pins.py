@@ -27,6 +27,10 @@ from gpu_mem_calculator.tools.releases.release import first_of_each
         ("environment.yaml", "dependencies:\n  - pip:\n    - vllm==0.14.1\n"),
         ("Dockerfile", "FROM ubuntu:24.04\nRUN pip install 'vllm==0.14.1'\n"),
         ("Dockerfile", "FROM --platform=linux/amd64 vllm/vllm-openai:v0.14.1 AS base\n"),
+        ("Dockerfile", "ARG TAG=v0.14.1\nFROM vllm/vllm-openai:$TAG\n"),
+        ("Dockerfile", "ARG MINOR=0.14\nENV V=${MINOR}.1\nRUN pip install vllm==${V}\n"),
+        ("Dockerfile", "ARG V\nENV A=1 B='2'\nRUN pip install \"vllm==${V:-0.14.1}\" && x\n"),
+        ("requirements.txt", f"vllm==0.14.1 \\\n    --hash=sha256:{'ab' * 32}\n"),
     ],
 )
 def test_each_kind_of_file_pins_a_release(tmp_path: Path, name: str, text: str) -> None:
@@ -34,6 +38,41 @@ def test_each_kind_of_file_pins_a_release(tmp_path: Path, name: str, text: str) 
     (tmp_path / name).write_text(text, encoding="utf-8")
     found = [(one.package, one.version, one.read_from) for one in pinned(tmp_path).releases]
     assert found == [("vllm", "0.14.1", name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("requirements.txt", "vllm==banana\n", "has vllm 'banana', which is no release"),
+        ("requirements.txt", "== @ git+\n[[[ -r\nvllm>=0.9\n]]] = \x00 \u2603\n", ""),
+        ("requirements.txt", "", ""),
+        ("uv.lock", "<<<<<<< HEAD\n", "has no package with a release, so nothing is read from it"),
+        ("Pipfile.lock", '{"default": {"vllm"', "has no package with a release"),
+        ("Pipfile.lock", "[" * 100_000, "has no package with a release"),
+        (
+            "poetry.lock",
+            '\nname = "vllm"\nversion = "new"\n',
+            "has vllm 'new', which is no release",
+        ),
+        ("Dockerfile", "ARG V\nRUN pip install vllm==$V\n", "has vllm '$V', which is no release"),
+        ("Dockerfile", "FROM vllm/vllm-openai:${T#v}\n", "begins with vllm/vllm-openai:${T#v}"),
+        ("Dockerfile", "ARG V=$V\nFROM nvidia/cuda:${V}\nRUN ${", ""),
+        ("environment.yml", "dependencies: [\n  - vllm=\n", ""),
+    ],
+)
+def test_what_names_no_release_is_said(tmp_path: Path, name: str, text: str, said: str) -> None:
+    """Nonsense that is of no tool is passed over."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    found = pinned(tmp_path)
+    assert found.releases == ()
+    assert len(found.notes) == bool(said)
+    assert all(note.startswith(f"{name} ") and said in note for note in found.notes)
+
+
+def test_a_pattern_of_a_release_is_its_part(tmp_path: Path) -> None:
+    """Which means the newest of it."""
+    (tmp_path / "requirements.txt").write_text("vllm==0.14.*\n", encoding="utf-8")
+    assert [one.version for one in pinned(tmp_path).releases] == ["0.14"]
 
 
 def test_a_lock_file_wins_over_requirements(tmp_path: Path) -> None:

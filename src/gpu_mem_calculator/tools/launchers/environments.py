@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from ...run.releases import package_name
 from ...runfile.text.errors import InputError
-from ..releases.release import FoundReleases, Release, release_of
+from ..releases.release import PACKAGES, FoundReleases, Release, release_of
 from .launch import MPIRUN
 from .wrappers import VARIABLE, WRAPPERS
 
@@ -22,6 +23,7 @@ PACKAGE_FOLDERS = (
     *("local/lib/python3*/dist-packages", "lib/python3/dist-packages"),
 )
 METADATA = re.compile(r"(.+?)-([^-]+?)(?:-py3[\d.]*)?\.(?:dist|egg)-info")
+PACKAGE = re.compile(r"([A-Za-z0-9]\w*)(?:-?\.(?:dist|egg)-info)?")  # without a release
 CONDA_METADATA = re.compile(r"(.+)-([^-]+)-[^-]+\.json")
 CONDA = ("conda", "mamba", "micromamba")
 CONDA_ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")
@@ -38,19 +40,31 @@ def installed(
     """The releases in the environment in which a command would run, started in a folder."""
     try:
         prefix = _prefix(words, folder, variables)
-        found = list(_releases(prefix)) if prefix else []
+        if prefix is None:
+            return FoundReleases()
+        names, records = _names(prefix)
     except InputError as error:
         return FoundReleases(notes=tuple(error.problems))
     except OSError as error:
         return FoundReleases(notes=(f"{error.filename} cannot be read: {error.strerror}",))
+    if not names and not records:
+        return FoundReleases(notes=(f"{prefix} has no packages",))
+    found = list(_releases(names, records, f"{prefix}"))
     versions: dict[str, set[str]] = {}
     for one in found:
         versions.setdefault(one.package, set()).add(one.version)
-    twice = (name for name, known in versions.items() if len(known) > 1)
-    notes = (
-        f"{prefix} has {' and '.join(sorted(versions[name]))} of {name}; the first is taken"
-        for name in twice
-    )
+    here = (match[1] for match in map(PACKAGE.fullmatch, names) if match)
+    packages = dict.fromkeys(PACKAGES[name] for name in map(package_name, here) if name in PACKAGES)
+    notes = [
+        f"{prefix} has {' and '.join(sorted(known))} of {name}; the first is taken"
+        for name, known in versions.items()
+        if len(known) > 1
+    ]
+    notes += [
+        f"{prefix} has {name}, but nothing there says its release"
+        for name in packages
+        if name not in versions
+    ]
     return FoundReleases(tuple(found), tuple(notes))
 
 
@@ -131,17 +145,23 @@ def _interpreter(program: Path) -> Path | None:
     return Path(found[1]) if found else None
 
 
-def _releases(prefix: Path) -> Iterator[Release]:
-    """The releases of the packages that matter, in the order in which Python finds them."""
+def _names(prefix: Path) -> tuple[list[str], list[str]]:
+    """What lies in the folders of packages, in the order in which Python looks there, and conda's
+    records.
+    """
     folders = [place for one in PACKAGE_FOLDERS for place in sorted(prefix.glob(one))]
     if prefix.name == "usr":
         folders += sorted(prefix.glob("local/lib/python3*/dist-packages"))
     names = [name for folder in dict.fromkeys(folders) for name in sorted(os.listdir(folder))]
     conda = prefix / "conda-meta"
-    more = sorted(os.listdir(conda)) if conda.is_dir() else []
+    return names, sorted(os.listdir(conda)) if conda.is_dir() else []
+
+
+def _releases(names: Sequence[str], records: Sequence[str], place: str) -> Iterator[Release]:
+    """The releases of the packages that matter."""
     found = [METADATA.fullmatch(name) for name in names]
-    found += [CONDA_METADATA.fullmatch(name) for name in more]
+    found += [CONDA_METADATA.fullmatch(name) for name in records]
     for match in found:
-        release = match and release_of(match[1], match[2], f"{prefix}")
+        release = match and release_of(match[1], match[2], place)
         if release:
             yield release

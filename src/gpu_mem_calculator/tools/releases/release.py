@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from ...ledger.frameworks import FRAMEWORKS
+from ...ledger.quoting import quoted
 from ...run.releases import package_name
 
 # A release as package indexes, tags and builds write it: 0.14.1, v4.57, 0.8.5.post1, b4719.
@@ -40,10 +41,19 @@ PACKAGES: Mapping[str, str] = {
 
 def release_of(name: str, version: str, read_from: str) -> Release | None:
     """The release of a package that matters here; None for others, and for what is no release."""
+    found = stated(name, version, read_from)
+    return found if isinstance(found, Release) else None
+
+
+def stated(name: str, version: str, read_from: str) -> Release | str | None:
+    """The same, but a sentence for what is no release of a package that matters."""
     package = PACKAGES.get(package_name(name))
-    if package is None or len(version) > LONGEST or not VERSION.fullmatch(version):
+    if package is None:
         return None
-    return Release(package, version.removeprefix("v"), read_from)
+    number = version.removesuffix(".*")
+    if len(number) > LONGEST or not VERSION.fullmatch(number):
+        return f"{read_from} has {package} {quoted(version)}, which is no release"
+    return Release(package, number.removeprefix("v"), read_from)
 
 
 def first_of_each(*found: Iterable[Release]) -> dict[str, Release]:
