@@ -96,7 +96,7 @@ def _flat(data: Any, prefix: str) -> Arguments:
 
 
 def places(source: Source, one: str) -> Iterator[Place]:
-    """The definitions that `file::name` means; `*` means all classes and functions of a file.
+    """The definitions that `file::name` means; a `*` stands for any part of a name.
 
     A file alone means all of its statements, as one function.
     """
@@ -110,9 +110,10 @@ def places(source: Source, one: str) -> Iterator[Place]:
             body = ast.parse(source.files.text(path)).body
             yield Place(path, (Binding(ast.FunctionDef("", nothing, body, [])),))
             continue
-        if name == "*":
-            for bindings in names.values():
-                if isinstance(bindings[-1].node, ast.ClassDef | ast.FunctionDef):
+        if "*" in name:
+            for known, bindings in names.items():
+                defined = isinstance(bindings[-1].node, ast.ClassDef | ast.FunctionDef)
+                if defined and fnmatch(known, name):
                     yield Place(path, tuple(bindings))
             continue
         first, _, method = name.partition(".")

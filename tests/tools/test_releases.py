@@ -153,13 +153,7 @@ OLDER = {
 }
 # How many names of other releases have no effect. Axolotl leaves out keys that it does not know.
 # Only falls.
-MISSING = {
-    "axolotl/fsdp": 1,
-    "axolotl/keys": 155,
-    "axolotl/trl": 13,
-    "huggingface/script": 1,
-    "swift/megatron": 126,
-}
+MISSING = {"swift/megatron": 126}
 
 
 def _known(path: str) -> set[str]:

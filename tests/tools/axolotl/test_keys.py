@@ -66,3 +66,16 @@ def test_a_file_with_a_model_type_is_not_a_models() -> None:
     found = file_format(data)
     assert found is not None
     assert found.title == "Axolotl"
+
+
+def test_keys_of_other_releases() -> None:
+    """Unsloth's kernels and ReLoRA's old key are limits; vLLM on a card of its own is free."""
+    assert limits(unsloth_rms_norm=True, relora_steps=100) == {
+        "unsloth_rms_norm": "either",
+        "relora_steps": "more",
+    }
+    assert limits(relora_warmup_steps=10, kd_zscore_base_temp=1.0, use_dft=True) == {
+        "use_dft": "more"
+    }
+    launch = reading(fsdp_config={"fsdp_version": 2}, fsdp=["full_shard", "auto_wrap"])
+    assert launch.problems == []
