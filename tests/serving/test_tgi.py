@@ -62,7 +62,14 @@ def test_pools_are_those_of_the_logs() -> None:
 
 @pytest.mark.parametrize(
     ("version", "room"),
-    [("2.2.0", 0.95), ("2.4.1", 0.90), ("3.0.1", 0.95), ("3.2.3", 0.93), ("3.3.7", 0.90)],
+    [
+        ("1.1.0", 1.0),
+        ("2.2.0", 0.95),
+        ("2.4.1", 0.90),
+        ("3.0.1", 0.95),
+        ("3.2.3", 0.93),
+        ("3.3.7", 0.90),
+    ],
 )
 def test_each_version_keeps_its_own_room_back(version: str, room: float) -> None:
     """TGI_WIGGLE_ROOM has a value for each version."""
@@ -269,7 +276,7 @@ def test_the_command_says_what_was_asked_for() -> None:
     ("options", "sentence"),
     [
         ({"kv_cache_dtype": "int8"}, "is not stored by TGI"),
-        ({"engine_version": "1.3.4"}, "is not a version of TGI that is modelled"),
+        ({"engine_version": "0.9.4"}, "is not a version of TGI that is modelled"),
         ({"max_seq_len": 4096, "max_total_tokens": 8192}, "give one of them"),
         ({"max_total_tokens": 100, "max_input_tokens": 100}, "must be less than max_total_tokens"),
         ({"tensor_parallel_size": 16}, "is more than 8 key-value heads"),

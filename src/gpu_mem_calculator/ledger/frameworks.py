@@ -143,7 +143,7 @@ TGI = Framework(
     "2026-11-16",
     "huggingface/text-generation-inference",
     alias="TGI",
-    oldest="1.4.0",
+    oldest="1.0.0",
 )
 LLAMA_CPP = Framework("llama.cpp", "b10586", "2026-11-16", "ggml-org/llama.cpp", oldest="b2500")
 FLASHINFER = Framework(

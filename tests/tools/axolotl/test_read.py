@@ -307,3 +307,13 @@ def test_where_weights_are_loaded() -> None:
     assert several["program"]["load"]["device_map"] == "cuda"
     assert several["training"] == {"upcast_at_startup": True}
     assert "training" not in reading(**LORA, **FLASH, deepspeed="deepspeed_configs/zero1.json").run
+
+
+def test_the_optimizer_of_deepspeeds_file_is_that_of_the_run() -> None:
+    """It takes the place of Axolotl's, in 8 bits or not; on the host it has no implementation."""
+    adam = {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}
+    zero: Data = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    found = reading(optimizer="adamw_bnb_8bit", deepspeed={**zero, "optimizer": adam})
+    assert found.run["training"] == {"optimizer": "adamw", "optimizer_implementation": None}
+    assert found.run["program"]["args"]["optim"] == "adamw_torch"
+    assert "optimizer" not in found.run["program"]["deepspeed"]

@@ -337,3 +337,17 @@ def test_models_that_are_not_modelled(options: str, sentence: str) -> None:
     with pytest.raises(InputError) as error:
         estimate(read(f"{SMALL} {options}").run)
     assert sentence in str(error.value)
+
+
+def test_options_of_older_releases_mean_what_they_meant() -> None:
+    """Megatron-LM v2.5, v2.6 and 23.06: data, DDP, recompute of whole layers."""
+    full = {"recompute_granularity": "full", "recompute_method": "uniform"}
+    old = args("--data-impl mmap --DDP-impl local --no-query-key-layer-scaling")
+    assert old == {**args(""), "apply_query_key_layer_scaling": False}
+    for words in ("--checkpoint-activations", "--activations-checkpoint-method uniform"):
+        assert args(words) == {**args(""), **full, "recompute_num_layers": 1}
+    assert args("--checkpoint-activations --checkpoint-num-layers 2")["recompute_num_layers"] == 2
+    assert [limit.key for limit in read(f"{SMALL} --fp8-hybrid --DDP-impl torch").limits] == [
+        "--fp8='hybrid'",
+        "--DDP_impl='torch'",
+    ]

@@ -11,8 +11,12 @@ from ...run.run import Run
 from .versions import version
 
 # TGI_WIGGLE_ROOM by first version (server/text_generation_server/models/globals.py). Before 3.0
-# it is a share of free memory, since then of the card.
-WIGGLE = (((3, 3), 0.90), ((3, 1), 0.93), ((3, 0), 0.95), ((2, 4), 0.90), ((0, 0), 0.95))
+# it is a share of free memory, since then of the card; before 1.4.1 there is none
+# (flash_causal_lm.py warmup, at the tags 1.0.0 to 1.4.1).
+WIGGLE = (
+    *(((3, 3), 0.90), ((3, 1), 0.93), ((3, 0), 0.95), ((2, 4), 0.90), ((1, 4, 1), 0.95)),
+    ((0, 0), 1.0),
+)
 SHARE_OF_CARD_FROM = (3, 0, 0)
 BLOCKS = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
 MAX_DEFAULT, PREFILL_DEFAULT = 4096, 4096

@@ -12,6 +12,8 @@ from typing import Any
 
 from ...catalog.kept import read_table
 from ...runfile.text.errors import InputError, quoted
+from ..deepspeed.auto import AUTO
+from ..deepspeed.optimizer import optimizer
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Section
@@ -26,6 +28,7 @@ PURE = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}
 # DeepSpeed's own names of these keys (deepspeed 0.19.8 zero/config.py, aliases).
 STAGE3_NAMES: dict[str, str] = TABLES["stage3_names"]
 NOT_READ = tuple(TABLES["not_read"])
+OFFLOAD = "offload_optimizer"
 
 
 def add_launch(draft: Draft, files: NamedFiles) -> None:
@@ -107,10 +110,32 @@ def _deepspeed(draft: Draft, files: NamedFiles) -> Section:
     if zero.get("sub_group_size") == 0:
         zero["sub_group_size"] = 1  # each parameter is a group of its own (zero/stage3.py)
     found["zero_optimization"] = zero
+    _add_optimizer(draft, found.pop("optimizer", None), zero)
     for key in NOT_READ:
         if found.pop(key, None):
             draft.limit(f"deepspeed.{key}", *LIMITS["deepspeed"], value="...")
     return found
+
+
+def _add_optimizer(draft: Draft, given: Any, zero: Section) -> None:
+    """The optimizer of DeepSpeed's file, which takes the place of Axolotl's (transformers 5.14.1
+    integrations/deepspeed.py deepspeed_optim_sched).
+    """
+    if given is None:
+        return
+    section = dict(mapping(given, "deepspeed.optimizer"))
+    params = mapping(section.get("params"), "deepspeed.optimizer.params")
+    section["params"] = {key: value for key, value in params.items() if value != AUTO}
+    problems: list[str] = []
+    own = {"optimizer_implementation": None, **optimizer(section, problems, [])}
+    if zero.get(OFFLOAD):  # torch's Adam is on the host then, like DeepSpeed's
+        own["optimizer_implementation"] = None
+    draft.training |= own
+    draft.args["optim"] = "adamw_torch"
+    draft.args.pop("optim_args", None)
+    draft.reading.problems += [f"deepspeed {one}" for one in problems]
+    said = f"the optimizer is {section.get('type')} of DeepSpeed's file, which takes the place of"
+    draft.assume(f"{said} optimizer={draft.get('optimizer')}")
 
 
 @cache

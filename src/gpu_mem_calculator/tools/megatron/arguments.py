@@ -1,4 +1,6 @@
-"""The arguments of pretrain_gpt.py, with those of Model Optimizer, and how they are written."""
+"""The arguments of pretrain_gpt.py, with those of Model Optimizer and of older releases, and how
+they are written.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,19 @@ from ..translation.arguments import FOLDER, ArgumentTable, argument_table, table
 TOOL = "megatron"  # program.tool
 TITLE = "Megatron-LM pretrain_gpt.py"
 PATH, MODELOPT, HERE = "megatron/arguments", "modelopt", Path(__file__).parent
-TABLE: ArgumentTable = {**argument_table(PATH), **argument_table(MODELOPT, HERE)}
+OLDER = option_syntax("older", HERE)
+TABLE: ArgumentTable = {
+    **argument_table(PATH),
+    **argument_table(MODELOPT, HERE),
+    **argument_table("older", HERE),
+}
 OWN = option_syntax(PATH, FOLDER)
-SYNTAX = replace(OWN, flags=OWN.flags | option_syntax(MODELOPT, HERE).flags)
+SYNTAX = replace(
+    OWN,
+    flags=OWN.flags | OLDER.flags | option_syntax(MODELOPT, HERE).flags,
+    aliases={**OWN.aliases, **OLDER.aliases},
+    renamed=OLDER.renamed,
+)
 # Lists that mostly have one value.
 SINGLE = ("moe_aux_loss_coeff", "moe_router_load_balancing_type", "cp_comm_type")
 NUMBERS = frozenset(tables(__file__)["numbers"])  # arguments without a default that are numbers
@@ -25,7 +37,7 @@ LISTS = ("moe_layer_freq", "recompute_modules", "pipeline_model_parallel_layout"
 
 def option_words(args: Mapping[str, Any]) -> Iterator[str]:
     """Arguments as the command line has them; None is left out."""
-    names = {meant: name for name, meant in SYNTAX.aliases.items()}
+    names = {meant: name for name, meant in OWN.aliases.items()}
     for name, value in args.items():
         dashed = f"--{name.replace('_', '-')}"
         if value is None:

@@ -17,7 +17,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.options import parse_options
+from ..reading.options import ParsedOptions, parse_options, renamed_note
 from ..reading.reading import Limit, Reading, Section
 from ..translation.arguments import MEMORY, argument_values, tables
 from .arguments import LISTS, NUMBERS, SINGLE, SYNTAX, TABLE, TITLE, TOOL
@@ -28,6 +28,7 @@ NAMED = ("HuggingFaceTokenizer", "SFTTokenizer", "MultimodalTokenizer")
 SECTIONS = ("language_model", "model_parallel")
 # Names of megatron-core's configurations, and of the arguments that mean the same.
 RENAMED: dict[str, str] = tables(__file__)["renamed"]
+OLDER: Mapping[str, Section] = tables(__file__)["older"]  # options, each with what it means today
 GATED, ACTIVATION, FUSION = "gated_linear_unit", "activation_func", "bias_activation_fusion"
 GPT = "pretrain_gpt.py"
 ENVIRONMENT, ARGUMENTS = "ENV_VARS", "MODEL_ARGS"  # of a test configuration
@@ -101,7 +102,7 @@ def read_command(command: Command) -> Reading:
     reading = _reading()
     parsed = parse_options(TITLE, command.words[1:], TABLE, SYNTAX)
     reading.problems += parsed.problems
-    given = dict(parsed.values)
+    given = _of_today(reading, parsed)
     for word in parsed.positional:
         if word.startswith("$"):
             why = "the script does not say what it is; options in it are left out"
@@ -135,8 +136,22 @@ def read_data(data: Mapping[str, Any], files: NamedFiles) -> Reading:
     parsed = parse_options(TITLE, _words(arguments), TABLE, SYNTAX)
     reading.problems += parsed.problems
     variables = {str(name): str(value) for name, value in environment.items()}
-    _fill(reading, parsed.values, files, variables, None)
+    _fill(reading, _of_today(reading, parsed), files, variables, None)
     return reading
+
+
+def _of_today(reading: Reading, parsed: ParsedOptions) -> Section:
+    """The values of options, those of older releases by what they mean today."""
+    reading.assumed += renamed_note(parsed)
+    given = dict(parsed.values)
+    for name, meant in OLDER.items():
+        if given.get(name) or name in parsed.renamed:
+            given = {**meant, **given}
+            said = ", ".join(f"{key}={value}" for key, value in meant.items())
+            reading.assumed.append(f"--{name.replace('_', '-')} of older releases means {said}")
+            reading.keys[f"--{name}"] = "memory"
+        given.pop(name, None)
+    return given
 
 
 def _reading() -> Reading:

@@ -23,6 +23,7 @@ from ..translation.arguments import Values, tables
 # Keys that must have the Trainer's value, and its argument.
 MATCHED: Mapping[str, str] = tables(__file__)["matched"]
 OFFLOAD = "offload_optimizer"
+OPTIM = ("optim", "optim_args")
 SETTING = re.compile(r"([\w.]+)(=|: )")
 UNKNOWN = "is not a key"
 # transformers' models call torch's checkpoint, not DeepSpeed's (modeling_utils.py
@@ -57,7 +58,9 @@ def add_deepspeed_file(reading: Reading, data: Any, values: Values) -> None:
     zero = {"stage": engine["zero_stage"]}
     placed = {key: {"device": engine[key]} for key in OFFLOADS if key in engine}
     run["program"]["deepspeed"] = {ZERO: {**zero, **placed}}
-    if data.get("optimizer") is not None:
+    if data.get("optimizer") is not None:  # it takes the place of --optim
+        args = run["program"].get("args", {})
+        run["program"]["args"] = {key: args[key] for key in args if key not in OPTIM}
         own = {"optimizer_implementation": None, **read["training"]}
         if OFFLOAD in engine:  # torch's Adam is on the host then, like DeepSpeed's
             own["optimizer_implementation"] = None
