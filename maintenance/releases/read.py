@@ -62,7 +62,7 @@ def read(files: Texts, settings: Mapping[str, Any]) -> tuple[Arguments, list[str
         found = {name: row for name, row in found.items() if not fnmatch(name, pattern)}
     sections = {name.rpartition(".")[0] for name in found}
     found = {name: row for name, row in found.items() if name not in sections}
-    return found, list(dict.fromkeys(reader.bases))
+    return found, list(dict.fromkeys([*reader.bases, *settings.get("takes", ())]))
 
 
 def _paths(source: Source, settings: Mapping[str, Any], kind: str) -> list[str]:

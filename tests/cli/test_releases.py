@@ -153,3 +153,36 @@ def test_commands_that_take_a_file_take_at(word: str, command: Command, tmp_path
     answer = command(word, str(path), "--at", "transformers=4.57.1", "--format", "json")
     assert answer.code == 0, answer.err
     assert "4.57.1" in answer.out
+
+
+FACTORY = [
+    *("llamafactory-cli", "train", "--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--stage", "sft"),
+    *("--do_train", "--dataset", "x", "--template", "qwen", "--finetuning_type", "full"),
+]
+
+
+def test_a_tool_and_what_it_starts_stand_in_the_verdicts_line(command: Command) -> None:
+    """The tool's release, and that of the trainer, which the tool's release allows."""
+    found = checked(command, "--at", "llamafactory=0.9.3", *FACTORY)["summary"]
+    below = "transformers 4.52.4 (the newest that llamafactory allows)"
+    assert found.endswith(f"; LLaMA-Factory 0.9.3 (--at), {below}")
+
+
+def test_two_releases_of_a_tool_are_compared(command: Command) -> None:
+    """0.9.0 cuts sequences to half as many tokens."""
+    options = ["--at", "llamafactory=0.9.0", "--at", "llamafactory=0.9.1", "--format", "json"]
+    found = command("compare", *GPU, *options, *FACTORY).data
+    assert found["a"]["used_bytes"] < found["b"]["used_bytes"]
+
+
+def test_a_tools_file_is_read_at_a_release(here: Path, command: Command) -> None:
+    """calculate --config, and its problems."""
+    (here / "file.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\ndo_train: true\n"
+        "finetuning_type: full\nuse_dft_loss: true\n"
+    )
+    words = ["calculate", "--config", "file.yaml", *GPU, "--format", "json"]
+    assert command(*words, "--at", "llamafactory=0.9.4").data["versions"]
+    refused = command(*words, "--at", "llamafactory=0.9.3")
+    assert refused.code == 2
+    assert "use_dft_loss is not a key of llamafactory 0.9.3: it came with 0.9.4" in refused.err

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runfile.text.errors import InputError
-from ..tools.read import read
+from ..tools.read import Door, read
 from .output import show_answer
 from .parser import option_keys
-from .releases import named_releases
+from .releases import known_releases
 
 CARD, AT = "hardware.gpu", "--at"
 KEYS = [key for key in option_keys("compare") if key != CARD]
@@ -68,18 +68,19 @@ def _run(
     from ..tools.reading.tools import CARD_KEYS
     from ..tools.releases.apply import with_releases
 
-    data = _read(words)
+    known = known_releases([releases] if releases else [])
+    data = _read(words, Door(releases=known))
     if card and data.get("hardware"):
         data["hardware"] = {k: v for k, v in data["hardware"].items() if k not in CARD_KEYS}
     given = {key: getattr(args, key) for key in KEYS if getattr(args, key) is not None}
     settings = [f"{key}={value}" for key, value in given.items()]
     settings += [f"{CARD}={card}"] if card else []
-    if releases:
-        data = with_releases(data, named_releases([releases]))
+    if known:
+        data = with_releases(data, known.named)
     return with_settings(data, (*settings, *args.settings))
 
 
-def _read(words: Sequence[str]) -> dict[str, Any]:
+def _read(words: Sequence[str], door: Door) -> dict[str, Any]:
     """The run file of a file, a command or a model's name."""
     from .main import is_source
     from .sizes import choose_model
@@ -87,7 +88,7 @@ def _read(words: Sequence[str]) -> dict[str, Any]:
     first = words[0]
     if len(words) == 1 and not is_source(first):
         return choose_model(first).with_settings("engine.type=pytorch").data()
-    return read(first if len(words) == 1 else list(words)).run
+    return read(first if len(words) == 1 else list(words), door).run
 
 
 def separated(words: Sequence[str]) -> list[str]:

@@ -44,15 +44,16 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> dict[str, Any] | None:
     """The run of --config or of the command, with the card and the settings that are given."""
     from ..runfile.read import with_settings
-    from ..tools.read import read
-    from .releases import at_releases
+    from ..tools.read import Door, read
+    from .releases import at_releases, known_releases, named_texts
 
     if args.config and args.launch:
         raise InputError("--config and a command both say the run; give one of them")
     source = args.config or args.launch
     if not source:
         return None
-    data = at_releases(args, read(source).run)
+    door = Door(releases=known_releases(named_texts(args)))
+    data = at_releases(args, read(source, door).run)
     card = getattr(args, "hardware.gpu")
     settings = [f"hardware.gpu={card}"] if card else []
     return with_settings(data, (*settings, *args.settings))

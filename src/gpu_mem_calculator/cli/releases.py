@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..tools.releases.named import Named
+    from ..tools.releases.named import KnownReleases, Named
     from ..tools.releases.release import Release
 
 NEWEST = "newest"  # the releases that are modelled, whatever is installed
@@ -29,6 +29,15 @@ def at_releases(args: argparse.Namespace, run: Mapping[str, Any]) -> dict[str, A
     from ..tools.releases.apply import with_releases
 
     return with_releases(run, named_releases(texts))
+
+
+def known_releases(texts: Sequence[str]) -> KnownReleases | None:
+    """What a command is read with: the releases that --at names; None where it names none."""
+    if list(texts) in ([], [NEWEST]):
+        return None
+    from ..tools.releases.named import KnownReleases
+
+    return KnownReleases(named_releases(texts))
 
 
 def named_releases(texts: Sequence[str]) -> Named:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..ledger.secrets import printed_words
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.read import Asked, Door, read
-from .releases import at_releases, named_texts
+from .releases import at_releases, known_releases, named_texts
 from .training_options import chosen_settings, option_words, settings_words
 
 
@@ -42,11 +42,12 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Asked:
         return Asked(run={}).with_options(options)
     if (args.config is None) == (args.preset is None):
         raise InputError("give one of --config FILE and --preset NAME")
-    door = Door(model=args.model, options=options)
+    known = known_releases(named_texts(args))
+    door = Door(model=args.model, options=options, releases=known)
     if args.preset is not None:
         return read({"model": {"name": args.preset}}, door)
     asked = read(args.config, door)
-    if named_texts(args):
+    if known:
         asked = replace(asked, run=at_releases(args, asked.run))
     if needs_model and "model" not in asked.run and asked.is_deepspeed:
         why = "is DeepSpeed's configuration, which names no model; add --model NAME"

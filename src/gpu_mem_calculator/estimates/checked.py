@@ -58,6 +58,8 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
 
     def door(self, folder: str | None) -> Door:
         """What a command is read with; `folder` is where the files are that it names."""
+        from ..tools.releases.named import KnownReleases
+
         given, machine = _gpu_bytes(self.hardware), _gpu_bytes(self.machine)
         given_sizes = {k: v for k, v in self.hardware.items() if k not in CARD_KEYS}
         sizes = [f"hardware.{key}={value}" for key, value in given_sizes.items()]
@@ -65,6 +67,7 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
             folder=folder,
             gpu_bytes=given,
             machine_bytes=machine,
+            releases=KnownReleases(self.named, tuple(self.here)) if self.named else None,
             options=lambda _: ((*sizes, *self.settings), ()),
         )
 

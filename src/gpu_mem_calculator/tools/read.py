@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..run.limits import Limit
     from .reading.reading import Reading
+    from .releases.named import KnownReleases
 
     Anything: TypeAlias = str | Path | Sequence[str] | Mapping[str, Any] | RunFile
 
@@ -51,6 +52,7 @@ class Door(Struct, frozen=True, kw_only=True):
     - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend, whatever the command
       says; `machine_bytes`: the same where the command does not say its card
     - `model`: its name, for a file of another tool
+    - `releases`: those of the tools, where a command would run
     - `options`: for the data of a run its `section.key=value` settings, and what they assume
     """
 
@@ -58,6 +60,7 @@ class Door(Struct, frozen=True, kw_only=True):
     gpu_bytes: int | None = None
     machine_bytes: int | None = None
     model: str | None = None
+    releases: KnownReleases | None = None
     options: Options = no_options
 
 

@@ -154,15 +154,15 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
 def _at_release(
     config: InferenceConfig, file: RunFile
 ) -> tuple[InferenceConfig, dict[str, UserRelease]]:
-    """The section at the user's release of its server, and that release."""
+    """The section at the user's release of its server, that release, and what starts it."""
     name = spellings().get((config.engine or "").lower())
     package = server_row(name).package if name else ""
     have = (file.releases or {}).get(package)
     if config.engine_version is not None:
         return config, {package: UserRelease(config.engine_version)} if package else {}
     if have is None:
-        return config, {}
-    return replace(config, engine_version=have.release), {package: have}
+        return config, dict(file.releases or {})
+    return replace(config, engine_version=have.release), dict(file.releases or {})
 
 
 def _assumed_release(config: InferenceConfig, run: Run, engine: Engine) -> tuple[str, ...]:

@@ -370,4 +370,5 @@ def _versions(file: RunFile, program: Translation) -> dict[str, UserRelease]:
     """The releases whose defaults a program has, where somebody says them."""
     have, own = file.releases or {}, file.program.version if file.program else None
     stated = {name: UserRelease(one) for name, one in program.releases.items() if one == own}
-    return {**stated, **{name: one for name, one in have.items() if name in program.releases}}
+    named = {k: v for k, v in have.items() if k in program.releases or file.program is None}
+    return {**stated, **named}

@@ -93,12 +93,17 @@ def _quantization(draft: Draft, adapter: str) -> Section | None:
 
 
 def _add_kernels(draft: Draft) -> None:
-    """Name the fused kernels, which are on by default with LoRA and QLoRA."""
+    """Name the fused kernels, which are on by default with LoRA and QLoRA since 0.9.1; before 0.16
+    where lora_dropout is given as 0 (schemas/config.py check_auto_enable_lora_kernels).
+    """
     given = {key: draft.get(key) for key in FUSED if draft.get(key) is not None}
     if given:
         on = [key for key, value in given.items() if flag(value, key)]
         if on:
             draft.limit(on[0], *LIMITS["fused"])
+        return
+    zero = "lora_dropout" in draft.reading.keys and draft.get("lora_dropout") == 0
+    if draft.at.before("0.9.1") or (draft.at.before("0.16") and not zero):
         return
     eight = draft.get("adapter") == LORA and draft.flag("load_in_8bit")
     sharded = draft.get("fsdp_config") and str(draft.get("fsdp_version")) != "2"

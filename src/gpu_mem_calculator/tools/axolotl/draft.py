@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from ...runfile.text.errors import InputError, quoted
 from ..reading.reading import Could, Reading, Section
+from ..releases.tool_at import ToolAt
 from ..translation.arguments import Values
 from ..translation.tools import TRAINER
 
@@ -19,6 +20,7 @@ TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", 
 class Draft(Struct, kw_only=True):
     """The file's settings, and the sections of a run file that they become.
 
+    - `at`: Axolotl at the user's release
     - `cfg`: every honoured key, with Axolotl's default where the file has none
     - `args`, `load`, `peft`, `quantization`, `data`, `launch`: of the program section
     - `training`, `engine`: keys that Axolotl adds; they win over the program's
@@ -26,6 +28,7 @@ class Draft(Struct, kw_only=True):
 
     reading: Reading
     cfg: Values
+    at: ToolAt
     tool: str = TRAINER
     args: Section = field(default_factory=dict)
     load: Section = field(default_factory=dict)

@@ -52,6 +52,7 @@ def _fsdp_config(draft: Draft) -> Section | None:
     config = draft.section("fsdp_config")
     plain = {name.removeprefix("fsdp_"): value for name, value in config.items()}
     table = argument_table("fsdp", FOLDER)
+    draft.reading.problems += draft.at.absent(plain, "axolotl/fsdp", "fsdp_config.")
     return sort_keys(draft.reading, table, plain, "fsdp_config.")
 
 

@@ -21,6 +21,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Reading, Section
+from ..releases.tool_at import ToolAt, below, tool_at
 from ..trainer.optimizers import REFUSED_OPTIMIZERS
 from ..translation.arguments import (
     OFF,
@@ -49,6 +50,7 @@ from .losses import add_losses
 TABLES = tables(__file__)
 LIMITS: Limits = TABLES["limits"]
 TITLE = "Axolotl"
+OLDEST = "0.8.0"  # the first release whose code was read
 PINNED = "transformers 5.14.1 and TRL 1.8.0, which Axolotl pins, are treated as the modelled ones"
 # Other names of the same key (utils/schemas/deprecated.py RemappedParameters).
 SAME: dict[str, str] = TABLES["same"]
@@ -92,9 +94,12 @@ def read_data(data: Values, files: NamedFiles) -> Reading:
 
 def read_settings(data: Values, command: Command) -> Reading:
     """What settings mean with what the command says: its files, GPUs and launcher."""
-    reading = Reading(tool=TITLE, version=frameworks.AXOLOTL.version)
-    draft = Draft(reading=reading, cfg=_settings(data, reading), num_gpus=command.num_gpus)
-    reading.assumed.append(PINNED)
+    at = tool_at("axolotl/keys", command.files.releases)
+    reading = Reading(tool=TITLE, version=at.version(frameworks.AXOLOTL.version))
+    at.begin(reading, OLDEST)
+    settings = _settings(data, reading, at)
+    draft = Draft(reading=reading, cfg=settings, at=at, num_gpus=command.num_gpus)
+    reading.assumed += [] if at.is_other else [PINNED]
     _add_model(draft)
     add_precision(draft)
     attention = add_attention(draft)
@@ -111,12 +116,14 @@ def read_settings(data: Values, command: Command) -> Reading:
     add_compile(draft)
     add_evaluation(draft, attention)
     reading.run |= _sections(draft)
+    reading.run |= at.beside(*below(reading.run))
     return reading
 
 
-def _settings(data: Values, reading: Reading) -> dict[str, Any]:
+def _settings(data: Values, reading: Reading, at: ToolAt) -> dict[str, Any]:
     """Every honoured key with its value, or Axolotl's default."""
-    table = argument_table("keys", FOLDER)
+    table = at.table(argument_table("keys", FOLDER))
+    reading.problems += at.absent(map(str, data))
     given: dict[str, Any] = {}
     for name, value in data.items():
         row = table.get(str(name))
@@ -243,7 +250,9 @@ def _add_preference(draft: Draft) -> None:
 def _section(draft: Draft, name: str, *, used: bool) -> Section:
     """The honoured keys of a section; its limits are none where no trainer reads it."""
     table, before = argument_table(name, FOLDER), list(draft.reading.limits)
-    kept = sort_keys(draft.reading, table, mapping(draft.get(name), name), f"{name}.")
+    given = mapping(draft.get(name), name)
+    draft.reading.problems += draft.at.absent(given, f"axolotl/{name}", f"{name}.")
+    kept = sort_keys(draft.reading, table, given, f"{name}.")
     if not used:
         draft.reading.limits[:] = before
     return kept

@@ -28,6 +28,7 @@ from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import CONFIG, DEEPSPEED, MODEL, RUN_FILE, Effect, Reading
 from ..reading.tools import FORMATS, file_format, read_command, read_data, safe_reading
+from ..releases.named import KnownReleases, Named
 from ..skypilot.launch import task_file
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def read_source(source: Any, kind: str, door: Door, text: str = "") -> list[Read
     source: a path, with its `text`; a text; the words of a command; or data, as `kind` says
     """
     opens = door.folder is not None and access().files
-    reader = _Source(NamedFiles(Path(door.folder or "") if opens else None), door)
+    folder = Path(door.folder or "") if opens else None
+    files = NamedFiles(folder, releases=door.releases or KnownReleases())
+    reader = _Source(files, door)
     if kind == DATA:
         return [reader.data(source, "this")]
     if kind == PATH:
@@ -102,7 +105,7 @@ class _Source(Struct, frozen=True):
 
         if path == STDIN:
             return self.pasted(text, STANDARD_INPUT)
-        beside = replace(self, files=NamedFiles(Path(path).parent))
+        beside = replace(self, files=replace(self.files, folder=Path(path).parent))
         several = beside.documents(text) if path.lower().endswith(YAML) else []
         if several:
             return several
@@ -118,7 +121,6 @@ class _Source(Struct, frozen=True):
         from ...runfile.text.text_data import parse_any_text
         from ..ollama.modelfile import is_modelfile
         from ..releases.apply import with_releases
-        from ..releases.named import Named
         from ..releases.pins import frozen
 
         text = hide_forms(text)
@@ -126,7 +128,9 @@ class _Source(Struct, frozen=True):
         if listed and not rest.strip():
             raise InputError(f"{where} lists packages alone; add the command that runs with them")
         if listed:
-            found = self.pasted(rest, where)
+            known = self.files.releases
+            known = replace(known, here=(*listed, *known.here))
+            found = replace(self, files=replace(self.files, releases=known)).pasted(rest, where)
             return [replace(one, run=with_releases(one.run, Named(), listed)) for one in found]
         if NAME.fullmatch(text.strip()):
             return [Reading(tool=MODEL, run={"model": {"name": model_name(text.strip())}})]

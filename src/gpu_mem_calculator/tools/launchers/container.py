@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..releases.pins import image_releases
+from ..releases.release import Release
 from ..translation.arguments import tables
 from .launcher_options import split_options
 
@@ -33,9 +34,9 @@ def entrypoint(image: str) -> tuple[str, ...]:
     return tuple(next(found, ()))
 
 
-def image_version(image: str) -> str:
+def image_release(image: str) -> Release | None:
     """The release that the tag of a tool's own image names: 0.10.0 of vllm/vllm-openai:v0.10.0."""
-    return next((one.version for one in image_releases(image)), "")
+    return next(image_releases(image), None)
 
 
 def without_container(command: Command) -> Command:
@@ -65,7 +66,7 @@ def without_container(command: Command) -> Command:
         environment={**command.environment, **options.pairs("env")},
         num_gpus=len(devices) or command.num_gpus,
         launcher="",
-        version=image_version(image),
+        release=image_release(image),
         devices=devices or command.devices,
         detached="detach" in options.given,
         given_by=f"{name} --gpus" if devices else command.given_by,

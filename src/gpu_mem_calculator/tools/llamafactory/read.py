@@ -28,10 +28,11 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
+from ..releases.tool_at import below, tool_at
 from ..translation.arguments import Values, argument_table, assumed_defaults, renamed, tables
 from .launch import FactoryProcesses, command_launch
 from .second_version import is_second_version, read_second_version
-from .training import FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
+from .training import BITSANDBYTES, FOLDER, OWN_TABLE, STAGES, TABLE, training_lora, training_run
 
 MEGATRON = argument_table("megatron", FOLDER)
 TABLES = tables(__file__)
@@ -46,6 +47,7 @@ LIMITS: Mapping[str, tuple[str, Could]] = TABLES["limits"]
 # Own arguments with defaults that a training run depends on.
 OWN = ("cutoff_len", "stage", "finetuning_type", "flash_attn", "use_reentrant_gc")
 TOOL = "LLaMA-Factory"
+OLDEST = "0.9.0"  # the first release whose code was read
 FILES = (".yaml", ".yml", ".json")
 STARTS = (["train"], ["sft"], ["dpo"], ["rm"])  # the last three are those of the second version
 
@@ -67,12 +69,15 @@ def read_data(data: Values, files: NamedFiles) -> Reading:
 
 
 def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading:
-    reading = Reading(tool=TOOL, version=frameworks.LLAMA_FACTORY.version)
+    at = tool_at("llamafactory/arguments", files.releases)
+    reading = Reading(tool=TOOL, version=at.version(frameworks.LLAMA_FACTORY.version))
+    at.begin(reading, OLDEST)
     if is_second_version(given):
         return read_second_version(reading, given, files, launch)
     # by the environment, or by a key that nothing else has
     megatron = launch.megatron or any(key in MEGATRON and key not in OWN_TABLE for key in given)
-    table = WITH_MEGATRON if megatron else TABLE
+    table = at.table(WITH_MEGATRON if megatron else TABLE)
+    reading.problems += at.absent(given)
     given = by_new_names(reading, OTHER_NAMES, given)
     kept = sort_keys(reading, table, given)
     reading.problems += type_problems(table, kept)
@@ -81,6 +86,8 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     if reading.problems:
         return reading
     values = chosen_values(table, kept)
+    if values["quantization_method"] == "bitsandbytes":  # as it was called until 0.9.3
+        values["quantization_method"] = BITSANDBYTES
     if values["stage"] not in (*STAGES, "ppo"):
         known = ", ".join((*STAGES, "ppo"))
         reading.problems.append(f"stage={quoted(values['stage'])} must be one of {known}")
@@ -89,12 +96,14 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     reading.run["model"] = {"name": values["model_name_or_path"], **revision}
     if "stage" not in kept and not values["do_train"]:
         serving_run(reading, kept, values)
+        reading.run |= at.beside(values["infer_backend"])
         return reading
     if megatron:
         megatron_run(reading, values, launch)
     else:
-        training_run(reading, kept, values, files, launch)
-    own = {name: TABLE[name] for name in OWN}
+        training_run(reading, kept, values, files, launch, at)
+    reading.run |= at.beside(*below(reading.run))
+    own = {name: table[name] for name in OWN}
     assumed = assumed_defaults(f"{TOOL} {reading.version}", own, given)
     reading.assumed += [assumed] if assumed else []
     return reading

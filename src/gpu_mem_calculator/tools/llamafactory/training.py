@@ -21,6 +21,7 @@ from ..reading.trainer_arguments import (
     lora_keys,
     trainer_args,
 )
+from ..releases.tool_at import ToolAt
 from ..translation.arguments import (
     ArgumentTable,
     Values,
@@ -29,7 +30,7 @@ from ..translation.arguments import (
     filled,
     tables,
 )
-from .launch import FactoryProcesses, fsdp_version, hardware
+from .launch import ALLOCATOR, FactoryProcesses, fsdp_version, hardware
 
 FOLDER = Path(__file__).parent
 OWN_TABLE = argument_table("arguments", FOLDER)
@@ -49,7 +50,12 @@ MULTIPLE = 8  # the collators pad to it (train/*/workflow.py); that of stage pt 
 
 
 def training_run(
-    reading: Reading, kept: Values, values: Values, files: NamedFiles, launch: FactoryProcesses
+    reading: Reading,
+    kept: Values,
+    values: Values,
+    files: NamedFiles,
+    launch: FactoryProcesses,
+    at: ToolAt,
 ) -> None:
     """Add the sections of a training run."""
     run = reading.run
@@ -61,14 +67,16 @@ def training_run(
     _name_limits(reading, values)
     deepspeed = deepspeed_data(reading, values["deepspeed"], files, BUNDLED)
     program: Section = {"tool": STAGES[values["stage"]]}
-    program["args"] = trainer_args(kept, without=OWN_CHECKPOINTS) | _checkpoints(values, launch)
+    program["args"] = trainer_args(kept, without=OWN_CHECKPOINTS)
+    program["args"] |= _checkpoints(values, launch, at)
     if values["enable_liger_kernel"]:
         program["args"] |= _liger(values)
-    program["load"] = _loading(values, launch, deepspeed)
+    program["load"] = _loading(values, launch, deepspeed, at)
     program["data"] = {"seq_len": sequence_length(values)}
     program |= filled(accelerate=dict(launch.accelerate or {}), deepspeed=deepspeed)
     run["program"] = program
-    training = filled(pytorch_alloc_conf=launch.allocator)
+    older = launch.allocator == ALLOCATOR and at.before("0.9.3")  # cli.py has set it since
+    training = filled(pytorch_alloc_conf="" if older else launch.allocator)
     training |= _adapters(reading, program, values)
     training |= _stage(reading, program, values)
     training |= _packing(reading, values)
@@ -108,39 +116,56 @@ def _refused_program(values: Values) -> str:
     return "" if values["do_train"] else "llamafactory.predict"
 
 
-def _checkpoints(values: Values, launch: FactoryProcesses) -> Section:
-    """Recompute is on unless it is switched off, and reentrant unless FSDP is version 2
-    (model_utils/checkpointing.py prepare_model_for_training). Trainer's own switch calls the same
-    function once more.
+def _checkpoints(values: Values, launch: FactoryProcesses, at: ToolAt) -> Section:
+    """Recompute is on unless it is switched off, and reentrant unless FSDP is version 2, which was
+    not asked before 0.9.4 (model_utils/checkpointing.py prepare_model_for_training). Trainer's own
+    switch calls the same function once more.
     """
     if values["gradient_checkpointing"]:
         given = values["gradient_checkpointing_kwargs"] or {"use_reentrant": True}
         return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": dict(given)}
     if values["disable_gradient_checkpointing"]:
         return {"gradient_checkpointing": False}
-    reentrant = bool(values["use_reentrant_gc"]) and fsdp_version(launch, values) != 2
+    second = fsdp_version(launch, values) == 2 and not at.before("0.9.4")
+    reentrant = bool(values["use_reentrant_gc"]) and not second
     kinds = {"use_reentrant": reentrant}
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": kinds}
 
 
-def _loading(values: Values, launch: FactoryProcesses, deepspeed: Section | None) -> Section:
+def _loading(
+    values: Values, launch: FactoryProcesses, deepspeed: Section | None, at: ToolAt
+) -> Section:
     """from_pretrained takes the checkpoint's dtype, and puts the weights on the GPU unless they are
     sharded (model/patcher.py patch_config). Weights that are trained are then cast to fp32, but
     not under pure_bf16, BAdam and ZeRO-3 (model/adapter.py init_adapter).
+
+    Before 0.9.4 it takes the dtype of the computation, and transformers' own default where weights
+    are sharded and not quantized; FSDP's are not cast before 0.9.3.
     """
     zero3 = is_zero3(deepspeed)
+    sharded = zero3 or fsdp_version(launch, values)
     trained = values["finetuning_type"] in ("full", "freeze")
     kept = values["pure_bf16"] or values["use_badam"] or zero3
+    kept = kept or (sharded and at.before("0.9.3"))
     load: Section = {"dtype": "float32" if trained and not kept else "auto"}
+    if at.before("0.9.4") and load["dtype"] == "auto":
+        load = _older_dtype(values, plain=bool(sharded) and values["quantization_bit"] is None)
     if values["flash_attn"] in ATTENTION:
         load["attn_implementation"] = ATTENTION[values["flash_attn"]]
     elif values["flash_attn"] != "auto":
         choice = ", ".join(("auto", *ATTENTION))
         raise InputError(f"flash_attn={values['flash_attn']!r} must be one of {choice}")
-    sharded = zero3 or fsdp_version(launch, values)
     if values["low_cpu_mem_usage"] and not sharded:
         load["device_map"] = {"": 0}
     return load
+
+
+def _older_dtype(values: Values, *, plain: bool) -> Section:
+    """The dtype of the computation, or transformers' own (0.9.2 model/patcher.py patch_config)."""
+    if plain:
+        return {}
+    half = values["bf16"] or values["pure_bf16"]
+    return {"dtype": "bfloat16" if half else "float16" if values["fp16"] else "auto"}
 
 
 def _name_limits(reading: Reading, values: Values) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ...catalog.machines import label_cards
 from ...runfile.text.errors import InputError, quoted
-from ..launchers.container import image_version
+from ..launchers.container import image_release
 from ..launchers.launch import read_launch, within
 from ..reading.card import NamedCard, all_of, naming_card
 from ..reading.command import Command
@@ -226,7 +226,7 @@ def _with_gpus(command: Command, container: Container, *, alone: bool) -> Comman
     inner = tuple(f"{slot} {one}" for slot in container.slots for one in command.slots)
     command = replace(
         command,
-        version=command.version or image_version(container.image),
+        release=command.release or image_release(container.image),
         card=container.card or command.card,
         name=container.name if alone else f"{container.name}: {command.name}",
         slots=container.slots if alone else inner,

@@ -22,6 +22,7 @@ from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options, renamed_note
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
+from ..releases.tool_at import ToolAt, tool_at
 from ..translation.arguments import (
     Values,
     argument_data,
@@ -34,6 +35,7 @@ from ..translation.arguments import (
 FOLDER = Path(__file__).parent
 TABLE = "arguments"
 MUON = "muon"
+OLDEST = "0.5.0"  # the first release whose code was read
 GAE = "gae"  # the estimator of advantages that has a critic
 
 
@@ -60,21 +62,38 @@ def read_command(command: Command) -> Reading:
     if kind not in KINDS:
         known = ", ".join(f"train_{one}" for one in KINDS)
         raise InputError(f"{command.words[0]} is not read; OpenRLHF is read with {known}")
-    table, syntax = argument_table(TABLE, FOLDER), option_syntax(TABLE, FOLDER)
+    at = tool_at("openrlhf/arguments", command.files.releases)
+    table, syntax = at.table(argument_table(TABLE, FOLDER)), option_syntax(TABLE, FOLDER)
     own: Mapping[str, str] = argument_data(TABLE, FOLDER).get(kind, {})
     syntax = replace(syntax, renamed={**syntax.renamed, **own})
-    reading = Reading(tool="OpenRLHF", version=FORMATS["openrlhf"].version)
+    reading = Reading(tool="OpenRLHF", version=at.version(FORMATS["openrlhf"].version))
+    at.begin(reading, OLDEST)
     parsed = parse_options(reading.tool, command.words[1:], table, syntax)
     reading.problems += parsed.problems
+    reading.problems += at.absent(parsed.written, prefix="--")
     reading.assumed += renamed_note(parsed)
     kept = sort_keys(reading, table, parsed.values, "--")
     if not {PROMPT, ANSWER}.isdisjoint((*kept, *parsed.renamed)) and "data.max_len" not in kept:
         lengths = (whole_value(f"--{one}", kept.get(one, LENGTH)) for one in (PROMPT, NEW_TOKENS))
         kept["data.max_len"] = sum(lengths)
-    values = argument_values(table, {**KINDS[kind].defaults, **kept})
+    older = {"train.micro_batch_size": 4} if kind == "ppo_ray" and at.before("0.10.0") else {}
+    values = argument_values(table, {**KINDS[kind].defaults, **older, **kept})
+    values |= _older_switches(reading, at, parsed.written)
     _add_update(reading, kind, values, command)
     _name_limits(reading, kind, values)
+    reading.run |= at.beside(*at.idle(reading))
     return reading
+
+
+def _older_switches(reading: Reading, at: ToolAt, written: list[str]) -> Section:
+    """Attention is eager without --flash_attn before 0.8.10 (0.8.9 openrlhf/models/actor.py:58),
+    and training in fp32 without --bf16 before 0.9.2 (utils/deepspeed/deepspeed_utils.py).
+    """
+    if at.before("0.9.2") and "bf16" not in written:
+        why = "without it DeepSpeed trains in fp32; the estimate has 16 bits"
+        reading.limit("--bf16 is not given", why, "more")
+    eager = at.before("0.8.10") and "flash_attn" not in written
+    return {"ds.attn_implementation": "eager"} if eager else {}
 
 
 def _whole(values: Values, name: str, least: int = 1) -> int:

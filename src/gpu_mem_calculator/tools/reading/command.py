@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..releases.release import Release
 from .card import NamedCard
 from .named_files import NamedFiles
 from .reading import Limit
@@ -24,7 +25,7 @@ class Command(Struct, frozen=True, kw_only=True):
     - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend; None where not known
     - `accelerate`: the configuration of `accelerate launch`, its file and options together
     - `launcher`: torchrun, accelerate, deepspeed, ray, srun, mpirun, or empty
-    - `version`: the release of the program, where an image's tag says it; else empty
+    - `release`: the one that the tag of its image says; None where none says any
     - `assumed`: a sentence for each thing that a launcher or a shell script leaves open
     - `card`: what its launcher or its file says of the card; None where they say nothing
     - `given_by`: where the number of GPUs stands, such as `nvidia.com/gpu: 2`
@@ -44,7 +45,7 @@ class Command(Struct, frozen=True, kw_only=True):
     num_nodes: int = 1
     accelerate: Mapping[str, Any] | None = None
     launcher: str = ""
-    version: str = ""
+    release: Release | None = None
     assumed: tuple[str, ...] = ()
     card: NamedCard | None = None
     given_by: str = VISIBLE

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from ...ledger.secrets import hide_forms
 from ...runfile.text.errors import InputError
+from ..releases.named import KnownReleases
 
 
 class NamedFiles(Struct, frozen=True):
-    """The files that a command can name.
+    """The files that a command can name, and the releases that are known of its tools.
 
     - `folder`: where the command would be started; None where no file may be opened
     - `written`: texts of files that a shell script writes before, by their normal paths
@@ -22,6 +23,7 @@ class NamedFiles(Struct, frozen=True):
 
     folder: Path | None = Path()
     written: Mapping[str, str] = {}
+    releases: KnownReleases = KnownReleases()
 
     def path(self, name: str, option: str) -> Path:
         """The path of a file that `option` names."""

@@ -48,6 +48,12 @@ class ParsedOptions(Struct, kw_only=True):
     renamed: Mapping[str, str] = {}
 
     @property
+    def written(self) -> list[str]:
+        """The names of the arguments as they were given."""
+        older = set(self.renamed.values())
+        return [*self.renamed, *(name for name in self.values if name not in older)]
+
+    @property
     def strays(self) -> list[str]:
         """Words that belong to no option; after an option that is not known, its values, which
         may be secrets, are not told from them.

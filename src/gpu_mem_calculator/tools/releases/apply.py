@@ -61,7 +61,9 @@ def _packages(run: Mapping[str, Any]) -> Iterator[str]:
     if engine:
         name = SERVERS.get(engine) or PACKAGES.get(package_name(engine))
         yield from [name] if name and engine != "transformers" else []
+        yield from run.get(RELEASES) or {}  # those that the reader of its tool found
         return
+    yield from run.get(RELEASES) or {}  # those that the reader of its tool found
     from ..translation.tools import TOOLS
 
     tool = TOOLS.get(str((run.get("program") or {}).get("tool")))
@@ -73,9 +75,9 @@ def _of_day(named: Named, packages: Iterable[str]) -> Iterator[Release]:
     """The newest release of each package on the day that --at names."""
     if not named.day:
         return
-    from ..translation.releases import release_of, tables_of
+    from ..translation.releases import newest_on
 
     for package in packages:
-        table = next(tables_of(package), None)
-        if table is not None:
-            yield Release(package, release_of(table, named.day), f"the newest on {named.day}")
+        newest = newest_on(package, named.day)
+        if newest:
+            yield Release(package, newest, f"the newest on {named.day}")

@@ -15,7 +15,7 @@ from ...ledger.frameworks import FRAMEWORKS
 from ...ledger.quoting import quoted
 from ...run.releases import package_name
 from ...runfile.text.errors import InputError, nearest
-from .release import PACKAGES, Release, release_of
+from .release import PACKAGES, Release, first_of_each, release_of
 
 AT = "--at"
 NEWEST = "newest"
@@ -38,6 +38,19 @@ class Named(Struct, frozen=True):
     day: str = ""
     newest: bool = False
     listed: tuple[Release, ...] = ()
+
+
+class KnownReleases(Struct, frozen=True):
+    """The releases where a command would run: those that are named, and others that were found."""
+
+    named: Named = Named()
+    here: tuple[Release, ...] = ()
+
+    @property
+    def all(self) -> dict[str, Release]:
+        """The release of each package."""
+        here = () if self.named.newest else self.here
+        return first_of_each(self.named.releases, self.named.listed, here)
 
 
 def read_at(texts: Sequence[str], opened: Opener | None = None) -> Named:

@@ -199,7 +199,7 @@ def _named(command: Command, started: Started, slots: tuple[str, ...]) -> Comman
 
 def _command(started: Started, files: NamedFiles) -> Command:
     written = {**files.written, **started.written}
-    own = NamedFiles(folder=started.folder, written=written)
+    own = replace(files, folder=started.folder, written=written)
     command = read_launch(started.words, own, started.environment)
     if command.num_gpus is None and started.outer.num_gpus is not None:
         outer = started.outer

@@ -29,6 +29,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
+from ..releases.tool_at import below, tool_at
 from ..translation.arguments import ArgumentTable, Values, argument_table, filled, renamed, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
@@ -37,6 +38,7 @@ from .training import training_lora, training_run
 OPTIONS, EXPERTS = (tuple(tables(__file__)[name]) for name in ("options", "experts"))
 USUAL_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum"}
 TOOL, FOLDER = "ms-swift", Path(__file__).parent
+OLDEST = "3.2.2"  # the first release whose code was read
 FILES = (".yaml", ".yml", ".json")
 METHODS = ("sft", "pt", "rlhf")
 SWIFT: ArgumentTable = {**OLDER, **TRAINER, **argument_table("arguments", FOLDER)}
@@ -87,9 +89,12 @@ def _method(command: Command) -> tuple[bool, list[str]]:
 def _read(
     method: str, given: Values, files: NamedFiles, processes: SwiftProcesses, *, megatron: bool
 ) -> Reading:
-    reading = Reading(tool=TOOL, version=frameworks.MS_SWIFT.version)
-    table = MEGATRON if megatron else SWIFT
+    at = tool_at("swift/megatron" if megatron else "swift/arguments", files.releases)
+    reading = Reading(tool=TOOL, version=at.version(frameworks.MS_SWIFT.version))
+    at.begin(reading, OLDEST)
+    table = at.table(MEGATRON if megatron else SWIFT)
     given = {name: value for name, value in given.items() if name != ENVIRONMENT}
+    reading.problems += at.absent(given, prefix="--")
     given = by_new_names(reading, OTHER_NAMES[megatron], given)
     losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
     reading.keys |= dict.fromkeys(losses, "free")
@@ -108,7 +113,8 @@ def _read(
     if megatron:
         megatron_run(reading, values, processes)
     else:
-        training_run(reading, kept, values, files, processes)
+        training_run(reading, kept, values, files, processes, at)
+    reading.run |= at.beside(*below(reading.run))
     return reading
 
 

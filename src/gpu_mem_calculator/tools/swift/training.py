@@ -22,6 +22,7 @@ from ..reading.trainer_arguments import (
     lora_keys,
     trainer_args,
 )
+from ..releases.tool_at import ToolAt
 from ..trainer.loading import ATTENTION
 from ..translation.arguments import Values, argument_data, filled, tables
 from ..translation.tools import TRAINER
@@ -52,6 +53,7 @@ def training_run(
     values: dict[str, Any],
     files: NamedFiles,
     processes: SwiftProcesses,
+    at: ToolAt,
 ) -> None:
     """Add the sections of a training run."""
     add_hardware(reading, processes)
@@ -62,7 +64,8 @@ def training_run(
     if not sharded:
         program["load"]["device_map"] = {"": 0}
     program["args"] |= _batches(values, processes) | _precision(values) | _evaluation(values)
-    program["args"] |= _checkpoints(values, processes, plain=not deepspeed and not sharded)
+    plain = not deepspeed and not sharded and not at.before("3.6.0")
+    program["args"] |= _checkpoints(values, processes, plain=plain)
     if values["use_liger_kernel"] and any(values[name] for name in OWN_LOSSES):
         program["args"]["liger_kernel_config"] = {"fused_linear_cross_entropy": False}
     _set_length(reading, program, values)
@@ -128,8 +131,8 @@ def _evaluation(values: Values) -> Section:
 
 
 def _checkpoints(values: Values, processes: SwiftProcesses, *, plain: bool) -> Section:
-    """Recompute is on by default, and reentrant but under DDP (trainers/mixin.py
-    _fix_gradient_checkpointing).
+    """Recompute is on by default, and reentrant but under DDP since 3.6.0 (trainers/mixin.py
+    _fix_gradient_checkpointing; 3.5.3 trainers/arguments.py:73).
     """
     if not values["gradient_checkpointing"]:
         return {"gradient_checkpointing": False}

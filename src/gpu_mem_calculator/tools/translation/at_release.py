@@ -6,13 +6,14 @@ the name that it has there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...run.releases import package_name
 from .arguments import ArgumentTable, argument_table, renamed
 from .releases import (
     Stated,
@@ -20,6 +21,7 @@ from .releases import (
     has_lock,
     nearest,
     order,
+    owner_of,
     release_lock,
     release_of,
     span_of,
@@ -69,14 +71,22 @@ def _table(
     path: str, release: str, packages: tuple[tuple[str, str], ...]
 ) -> tuple[ArgumentTable, frozenset[str]]:
     """The rows of the arguments with the defaults of a release, and the names that it has."""
-    rows, names = dict(argument_table(path)), renamed(path)
-    stated = arguments_at(path, release, dict(packages))
+    rows, stated = dict(argument_table(path)), arguments_at(path, release, dict(packages))
+    for now, argument in by_names_now(path, stated, rows):
+        default = _default(now, argument, rows[now].default, dict(packages), path, release)
+        rows[now] = replace(rows[now], default=default)
+    return rows, frozenset(stated)
+
+
+def by_names_now(
+    path: str, stated: Mapping[str, Stated], rows: Container[str]
+) -> Iterator[tuple[str, Stated]]:
+    """The arguments of a release that a table has, by the names in it."""
+    names = renamed(path)
     for name, argument in stated.items():
         now = names.get(name, name)
         if now in rows and (name == now or now not in stated):
-            default = _default(now, argument, rows[now].default, dict(packages), path, release)
-            rows[now] = replace(rows[now], default=default)
-    return rows, frozenset(stated)
+            yield now, argument
 
 
 def _default(
@@ -112,12 +122,27 @@ def arguments_by_new_names(
 
 def _absent(at: AtRelease, title: str, name: str) -> Iterator[str]:
     """A sentence for an argument that came later, or had gone."""
-    first, gone = span_of(at.path, name)
-    if name in at.names or not first:  # what no release has is a key of a command, or unknown
-        return
-    later = order(first) > order(at.release)
-    why = f"it came with {first}" if later else f"it went with {gone}"
-    yield f"program.args.{name} is not an argument of {title} {at.release}: {why}"
+    why = absence(at.path, at.packages, at.names, name)
+    if why:
+        yield f"program.args.{name} is not an argument of {title} {at.release}: {why}"
+
+
+def absence(path: str, packages: Mapping[str, str], there: Container[str], name: str) -> str:
+    """Since when an argument is not there, and what is in its place; empty where it is there.
+
+    - packages: releases by package, of the tool and of what it inherits from
+    """
+    owner = owner_of(path, name)
+    if name in there or not owner:  # what no release has is a key of a command, or unknown
+        return ""
+    first, gone = span_of(owner, name)
+    package, names = package_name(release_lock(owner).package), renamed(path)
+    title = "" if owner == path else f"{package} "
+    now = names.get(name, name)
+    same = [one for one in (now, *names) if names.get(one, one) == now and one in there]
+    instead = f"; it is {same[0]} there" if same else ""
+    later = not gone or order(first) > order(packages.get(package, first))
+    return f"it {'came' if later else 'went'} with {title}{first if later else gone}{instead}"
 
 
 def before(packages: Mapping[str, str], package: str, version: str) -> bool:

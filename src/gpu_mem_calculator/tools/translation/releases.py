@@ -24,6 +24,7 @@ from ...run.releases import package_name
 FOLDER = Path(__file__).parents[1]  # its folders have the locks, beside the tables
 STATES = ("default", "computed", "required")  # of which an argument has one
 SEVERAL = ("choices", "flags", "programs")
+CLAUSE = re.compile(r"([=!~<>]=|[<>])\s*([\w.*]+)")  # of a range of releases
 
 
 class Stated(Struct, frozen=True, kw_only=True):
@@ -50,7 +51,7 @@ class Stated(Struct, frozen=True, kw_only=True):
 
 class ReleaseLock(Struct, frozen=True):
     """A lock: the package, the date of each release, and what a table inherits from which release
-    on; `arguments`: the spans of each name.
+    on; `arguments`: the spans of each name; `requires`: those of what releases allow of others.
     """
 
     package: str
@@ -58,6 +59,7 @@ class ReleaseLock(Struct, frozen=True):
     arguments: Mapping[str, list[dict[str, Any]]]
     bases: list[dict[str, Any]]
     order: Mapping[str, int]
+    requires: Mapping[str, list[dict[str, Any]]]
 
     def holding(self, spans: list[dict[str, Any]], release: str) -> Iterator[dict[str, Any]]:
         """The spans that began at a release or before it."""
@@ -76,7 +78,8 @@ def release_lock(path: str, folder: Path = FOLDER) -> ReleaseLock:
     data = read_table(f"{folder}/{path}.lock.json")
     dates, arguments = data["releases"], data["arguments"]
     order = {release: place for place, release in enumerate(dates)}
-    return ReleaseLock(data["package"], dates, arguments, data.get("bases", []), order)
+    bases, requires = data.get("bases", []), data.get("requires", {})
+    return ReleaseLock(data["package"], dates, arguments, bases, order, requires)
 
 
 def releases(path: str, folder: Path = FOLDER) -> tuple[str, ...]:
@@ -92,6 +95,59 @@ def release_of(path: str, date: str, folder: Path = FOLDER) -> str:
     dates = release_lock(path, folder).releases
     there = [release for release, day in dates.items() if day[: len(date)] <= date]
     return there[-1] if there else next(iter(dates))
+
+
+def allowed_range(path: str, release: str, package: str, folder: Path = FOLDER) -> str:
+    """The releases of another package that a release allows, such as `>=4.41.2,<4.50`."""
+    lock, found = release_lock(path, folder), ""
+    for span in lock.holding(lock.requires.get(package, []), release):
+        found = span["range"]
+    return found
+
+
+@cache
+def package_releases(package: str, folder: Path = FOLDER) -> Mapping[str, str]:
+    """The date of each release of a package that a lock has, the oldest first."""
+    locks = (release_lock(table, folder).releases for table in tables_of(package, folder))
+    found = {release: day for dates in locks for release, day in dates.items()}
+    return {release: found[release] for release in sorted(found, key=order)}
+
+
+def newest_on(package: str, date: str, text: str = "", folder: Path = FOLDER) -> str:
+    """The newest release of a package in a range that was there on a date; the oldest in it where
+    none was; empty where none is in it.
+    """
+    dates = package_releases(package, folder)
+    there = [release for release in dates if in_range(release, text)]
+    old = [release for release in there if dates[release] <= date]
+    return old[-1] if old else next(iter(there), "")
+
+
+def in_range(version: str, text: str) -> bool:
+    """Whether a release is in a range as packages write it: `!=4.46.*,<=4.49.0,>=4.41`."""
+    return all(_holds(version, *one) for one in CLAUSE.findall(text))
+
+
+def _holds(version: str, sign: str, bound: str) -> bool:
+    series = bound.removesuffix(".*")
+    own, other = _plain_order(version), _plain_order(series)
+    if series != bound or sign == "~=":  # the last number of ~= may grow
+        first = other[0][:-1] if sign == "~=" else other[0]
+        same = order(version)[0][: len(first)] == first
+        return same and own >= other if sign == "~=" else same == (sign == "==")
+    return (
+        (own == other and sign in ("==", "<=", ">="))
+        or (own < other and sign in ("<", "<=", "!="))
+        or (own > other and sign in (">", ">=", "!="))
+    )
+
+
+def _plain_order(version: str) -> tuple[list[int], int]:
+    """The order of a version without zeros at its end: 0.12.0 is 0.12."""
+    numbers, post = order(version)
+    while numbers and not numbers[-1]:
+        numbers = numbers[:-1]
+    return numbers, post
 
 
 def nearest(path: str, version: str, folder: Path = FOLDER) -> str:
@@ -199,13 +255,22 @@ def span_of(path: str, name: str, folder: Path = FOLDER) -> tuple[str, str]:
 
     Of what a table inherits, that of the table that has it.
     """
+    owner = owner_of(path, name, folder)
+    if not owner:
+        return "", ""
+    spans = release_lock(owner, folder).arguments[name]
+    return spans[0]["from"], spans[-1]["from"] if "gone" in spans[-1] else ""
+
+
+def owner_of(path: str, name: str, folder: Path = FOLDER) -> str:
+    """The table that has an argument itself, of one and those that it inherits; empty where none
+    has it.
+    """
     lock = release_lock(path, folder)
     if name in lock.arguments:
-        spans = lock.arguments[name]
-        return spans[0]["from"], spans[-1]["from"] if "gone" in spans[-1] else ""
+        return path
     tables = {table for span in lock.bases for table in span["tables"]}
-    found = (span_of(table, name, folder) for table in sorted(tables))
-    return next((one for one in found if one[0]), ("", ""))
+    return next(filter(None, (owner_of(table, name, folder) for table in sorted(tables))), "")
 
 
 def tables_of(package: str, folder: Path = FOLDER) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ..reading.megatron_axes import SIZES
 from ..reading.option_values import DTYPES, whole_value
 from ..reading.reading import Reading, Section
 from ..reading.tools import FORMATS
+from ..releases.tool_at import tool_at
 from ..translation.arguments import (
     ArgumentTable,
     Values,
@@ -35,6 +36,7 @@ FOLDERS = ("--config-path", "-cp", "--config-dir", "-cd")
 HYDRA = ("defaults", "hydra")  # what a file says of other files
 FOLDER = Path(__file__).parent
 TITLE = "verl"
+OLDEST = "0.3.0"  # the first release whose code was read
 ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "rollout"))
 FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
@@ -52,10 +54,15 @@ def read_command(command: Command) -> Reading:
         name = command.words[0]
         raise InputError(f"{name} does not train; verl is read with main_ppo and SFT trainers")
     given, options = read_overrides(command.words[1:])
-    table = argument_table(kind, FOLDER)
-    reading = Reading(tool=TITLE, version=FORMATS["verl"].version)
-    given = by_new_names(reading, renamed(kind, FOLDER), {**_config(options, command), **given})
+    given = {**_config(options, command), **given}
+    at = tool_at(f"verl/{kind}", command.files.releases)
+    table = at.table(argument_table(kind, FOLDER))
+    reading = Reading(tool=TITLE, version=at.version(FORMATS["verl"].version))
+    at.begin(reading, OLDEST)
+    reading.problems += at.absent(given)
+    given = by_new_names(reading, renamed(kind, FOLDER), given)
     kept = sort_keys(reading, table, _within(table, given))
+    reading.limits += at.unsaid(table, kept)
     values = argument_values(table, kept)
     if kind == SFT:
         _add_sft(reading, values, command)
@@ -64,6 +71,7 @@ def read_command(command: Command) -> Reading:
         if megatron and f"{ACTOR}.strategy" not in kept:
             values = {**values, f"{ACTOR}.strategy": "megatron"}
         _add_actor(reading, values)
+    reading.run |= at.beside(*at.idle(reading))
     return reading
 
 
