@@ -151,6 +151,27 @@ def test_megatron_switches_off_what_one_rank_cannot_do() -> None:
     assert run["engine"]["attention_backend"] == "flash"
 
 
+def test_megatron_takes_sequence_parallelism_and_the_fused_loss() -> None:
+    """Both were lost: True is 1, and the loss was not read."""
+    words = "--tensor_model_parallel_size 2 --sequence_parallel true --cross_entropy_loss_fusion"
+    run = _read(f"{MEGATRON} {words} true", NPROC_PER_NODE="4").run
+    assert run["parallelism"] == {"tensor_parallel_size": 2, "sequence_parallel": True}
+    assert run["training"]["loss"] == "megatron_fused"
+    te = _read(f"{MEGATRON} {words} true --cross_entropy_fusion_impl te", NPROC_PER_NODE="4").run
+    assert te["training"]["loss"] == "te_fused"
+
+
+def test_names_of_megatron_before_ms_swift_4() -> None:
+    """The model by the folder of its converted weights; `no_` turns a value round."""
+    words = "megatron sft --load out/Qwen2.5-7B-Instruct-mcore --save o --max_length 1024"
+    old = "--train_type full --no_masked_softmax_fusion true --num_workers 4 --save_interval 9"
+    reading = _read(f"{words} {old}", NPROC_PER_NODE="2")
+    assert reading.problems == []
+    assert reading.run["model"] == {"name": "Qwen2.5-7B-Instruct"}
+    assert reading.run["engine"]["masked_softmax_fusion"] is False
+    assert any("load is mcore_model" in note for note in reading.assumed)
+
+
 def test_megatron_with_full_recompute() -> None:
     """One layer at a time is the plain form; others keep Megatron's own keys."""
     full = f"{MEGATRON} --recompute_granularity full"

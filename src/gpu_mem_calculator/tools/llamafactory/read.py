@@ -17,7 +17,7 @@ from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..reading.command import Command
 from ..reading.keys import by_new_names, sort_keys, with_older_names
-from ..reading.megatron_axes import engine, fewest_gpus, parallelism
+from ..reading.megatron_axes import engine, fewest_gpus, fused_loss, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.option_values import DTYPES, translated
 from ..reading.reading import Could, Reading, Section
@@ -133,7 +133,7 @@ def megatron_run(reading: Reading, values: Values, launch: FactoryProcesses) -> 
     }
     if values["finetuning_type"] == "lora":
         training["lora"] = training_lora(values)
-    training |= _recompute(reading, values)
+    training |= fused_loss(values) | _recompute(reading, values)
     run = reading.run
     run["training"] = training
     run |= {"parallelism": parallelism(values), "engine": engine(values, OPTIONS)}

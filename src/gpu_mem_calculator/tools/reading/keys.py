@@ -9,6 +9,8 @@ from ...runfile.text.errors import nearest
 from ..translation.arguments import OFF, REFUSED, ArgumentTable
 from .reading import Reading
 
+NOT = "not "  # before a name that has the other value
+
 
 def sort_keys(
     reading: Reading, table: ArgumentTable, given: Mapping[str, Any], prefix: str = ""
@@ -35,15 +37,24 @@ def sort_keys(
 
 def with_older_names(table: ArgumentTable, names: Mapping[str, str]) -> ArgumentTable:
     """A table that has names of other releases, too, each with the row of its name here."""
-    return {**{old: table[new] for old, new in names.items() if new in table}, **table}
+    plain = {old: new.removeprefix(NOT) for old, new in names.items()}
+    return {**{old: table[new] for old, new in plain.items() if new in table}, **table}
 
 
 def by_new_names(
     reading: Reading, names: Mapping[str, str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The given keys by their names in the table; one sentence has those of other releases."""
+    """The given keys by their names in the table; one sentence has those of other releases.
+
+    A name that means `not` another one has the other value.
+    """
     older = {old: new for old, new in names.items() if old in given}
     if older:
         listed = ", ".join(f"{old} is {new}" for old, new in older.items())
         reading.assumed.append(f"names of other releases: {listed}")
-    return {older.get(name, name): value for name, value in given.items()}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        new = older.get(name, name)
+        turned = new.startswith(NOT) and value is not None
+        found[new.removeprefix(NOT)] = not value if turned else value
+    return found

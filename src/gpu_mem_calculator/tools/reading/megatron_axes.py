@@ -6,17 +6,30 @@ from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Any
 
+from ...runfile.text.errors import InputError, quoted
 from ..translation.arguments import tables
 from .reading import Reading, Section
 
 SIZES: dict[str, str] = tables(__file__)["sizes"]
+LOSSES = {"native": "megatron_fused", "te": "te_fused"}
+OFF = (None, 1, False)
 AXES = {**SIZES, "sequence_parallel": "sequence_parallel"}
 
 
 def parallelism(values: Mapping[str, Any]) -> Section:
     """The `parallelism` section, without what is 1 or off."""
-    off = (None, 1, False)
-    return {key: values[name] for key, name in AXES.items() if values[name] not in off}
+    given = {key: values[name] for key, name in AXES.items()}
+    return {key: value for key, value in given.items() if value is True or value not in OFF}
+
+
+def fused_loss(values: Mapping[str, Any]) -> Section:
+    """The key of `training` for a fused cross entropy; none without one."""
+    if not values["cross_entropy_loss_fusion"]:
+        return {}
+    name = values.get("cross_entropy_fusion_impl", "native")
+    if name not in LOSSES:
+        raise InputError(f"cross_entropy_fusion_impl={quoted(name)} must be native or te")
+    return {"loss": LOSSES[name]}
 
 
 def engine(values: Mapping[str, Any], options: Iterable[str]) -> Section:

@@ -84,7 +84,7 @@ def parse_options(
     """The options in the words. Dashes and underscores in names are the same."""
     parser = _OptionParser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
     for name in table:
-        _add(parser, name, syntax)
+        _add(parser, name, syntax, table)
     normal = _without_words([_normal(word, syntax) for word in words], syntax)
     known, unknown = parser.parse_known_args(normal)
     options = [word for word in unknown if word.startswith("-")]
@@ -147,10 +147,13 @@ def _plain(word: str) -> str:
     return word.partition("=")[0].lstrip("-").replace("-", "_") if word.startswith("--") else ""
 
 
-def _add(parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax) -> None:
+def _add(
+    parser: argparse.ArgumentParser, name: str, syntax: OptionSyntax, table: ArgumentTable
+) -> None:
     own: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
     written = name.replace("-", "_")
-    if name in syntax.flags or name in syntax.switches:
+    turned = name in syntax.flags or name in syntax.switches
+    if turned and f"no_{written}" not in table:
         parser.add_argument(f"--no_{written}", action="store_false", **own)
     if name in syntax.flags:
         own |= {"action": "store_true"}

@@ -16,7 +16,7 @@ from ...ledger import frameworks
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.keys import by_new_names, sort_keys, with_older_names
-from ..reading.megatron_axes import engine, fewest_gpus, parallelism
+from ..reading.megatron_axes import engine, fewest_gpus, fused_loss, parallelism
 from ..reading.named_files import NamedFiles
 from ..reading.options import option_syntax
 from ..reading.reading import Reading, Section
@@ -96,6 +96,7 @@ def _read(
     given = {name: value for name, value in given.items() if name != ENVIRONMENT}
     reading.problems += at.absent(given, prefix="--")
     given = by_new_names(reading, OTHER_NAMES[megatron], given)
+    given |= _converted_model(reading, given)
     losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
     reading.keys |= dict.fromkeys(losses, "free")
     kept = sort_keys(reading, table, {k: v for k, v in given.items() if k not in losses})
@@ -116,6 +117,18 @@ def _read(
         training_run(reading, kept, values, files, processes, at)
     reading.run |= at.beside(*below(reading.run))
     return reading
+
+
+def _converted_model(reading: Reading, given: Values) -> Section:
+    """The model by the folder of its converted weights: `Qwen2.5-7B-mcore`, as `swift export
+    --to_mcore true` writes it, whose args.json has the model and is not opened.
+    """
+    folder = str(given.get("mcore_model") or "").rstrip("/").rpartition("/")[2]
+    name = folder.removesuffix("-mcore")
+    if given.get("model") or name == folder:
+        return {}
+    reading.assumed.append(f"mcore_model={folder} is {name}, as the folder is called")
+    return {"model": name}
 
 
 def _variables(given: Values) -> dict[str, str]:
@@ -163,7 +176,9 @@ def megatron_run(reading: Reading, values: Values, processes: SwiftProcesses) ->
     else:
         reading.assumed.append("every sequence is as long as the model allows: give --max_length")
     training |= filled(lora=training_lora(values) if values["tuner_type"] != "full" else {})
-    training |= _recompute(values) | filled(pytorch_alloc_conf=processes.allocator)
+    training |= (
+        fused_loss(values) | _recompute(values) | filled(pytorch_alloc_conf=processes.allocator)
+    )
     run["training"] = training
     run["parallelism"] = parallelism(values)
     if values["tensor_model_parallel_size"] == 1:
@@ -203,9 +218,6 @@ def _name_limits(reading: Reading, values: Values) -> None:
     if values["optimizer"] not in USUAL_OPTIMIZERS:
         why = "this optimizer is not modelled under Megatron; the estimate has Adam's"
         reading.limit(f"optimizer={values['optimizer']}", why)
-    if values["cross_entropy_fusion_impl"] == "te":
-        why = "Transformer Engine's loss is not read here; the estimate has Megatron's"
-        reading.limit("cross_entropy_fusion_impl=te", why, "less")
 
 
 def _micro_batches(values: Values, gpus: int) -> int:
