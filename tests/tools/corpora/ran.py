@@ -1,13 +1,17 @@
 """Commands that people really ran, and how `gpu-mem-calc check` ends for each.
 
-- `threads.jsonl`: from public threads about memory; `cut` where the thread was not seen to its end
+- `threads.jsonl`: from 280 public threads about memory, those that were found with a command; `-2`
+  after a number is a second command of the same thread
+- `neighbours.jsonl`: from other threads about memory that the same look-ups showed
 - `repositories.jsonl`: 60 drawn at random (seed 34) from public repositories, of 2023 to 2025. The
   repositories are those that a search of public code named for 28 phrases such as `vllm serve`,
   `accelerate launch`, `swift sft`, `train_bash.py`; the draw is over every file of theirs that has
   such a command, spread over the tools. Files were dated by their last change.
 
 Of each command: its address, its date, the releases that are said (a month where the newest of
-that month is meant), the files beside it, and the card. Secrets and names are hidden.
+that month is meant), the files beside it, and the card, the likeliest where none is said. `cut`
+where the thread was not seen to its end, `pasted` where its text is no command line but what would
+be pasted into `check -` or the page. Secrets and names are hidden.
 
 `python -m tests.tools.corpora.ran` prints what is refused, and `--store` writes how each ends now
 into `ran.json`, from which docs/reliability.py makes its table.
@@ -32,7 +36,7 @@ from gpu_mem_calculator.cli.main import main
 from tests.tools.corpora.score import FOLDER, rows
 
 ACCEPTED, NOT_HERE, UNKNOWN, OTHER = "accepted", "not here", "unknown", "other"
-NAMES = ("threads", "repositories")
+NAMES = ("threads", "neighbours", "repositories")
 STORED = FOLDER / "ran.json"
 LONGEST = 150  # characters of a reason
 # What a refusal says where a name, a value or a tool is not known.
@@ -81,8 +85,10 @@ def checked(row: Mapping[str, Any], *options: str) -> tuple[int, str]:
             if Path(name).resolve() in place.resolve().parents:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(text, encoding="utf-8")
-        words = [row["command"]]
-        if NEEDS_SHELL.search(row["command"]):
+        words, pasted = [row["command"]], sys.stdin
+        if row.get("pasted"):
+            words, sys.stdin = ["-"], io.StringIO(row["command"])
+        elif NEEDS_SHELL.search(row["command"]):
             Path(name, "command.sh").write_text(row["command"], encoding="utf-8")
             words = ["command.sh"]
         else:
@@ -96,6 +102,7 @@ def checked(row: Mapping[str, Any], *options: str) -> tuple[int, str]:
         except SystemExit as stop:
             code = int(stop.code or 0)
         finally:
+            sys.stdin = pasted
             os.chdir(before)
     return code, said.getvalue()
 

@@ -27,7 +27,7 @@ def test_a_row_has_all_that_is_needed_and_no_secret(name: str) -> None:
     ids = [row["id"] for row in rows(name)]
     assert len(set(ids)) == len(ids)
     for row in rows(name):
-        assert NEEDED <= row.keys() <= NEEDED | {"files", "gpus", "cut"}, row["id"]
+        assert NEEDED <= row.keys() <= NEEDED | {"files", "gpus", "cut", "pasted"}, row["id"]
         assert row["address"].startswith("https://github.com/")
         assert re.fullmatch(r"20\d\d-\d\d", row["date"])
         assert row["releases"]
