@@ -87,7 +87,8 @@ def checked(row: Mapping[str, Any], *options: str) -> tuple[int, str]:
                 place.write_text(text, encoding="utf-8")
         words, pasted = [row["command"]], sys.stdin
         if row.get("pasted"):
-            words, sys.stdin = ["-"], io.StringIO(row["command"])
+            words = ["-"]
+            sys.stdin = io.TextIOWrapper(io.BytesIO(row["command"].encode()))
         elif NEEDS_SHELL.search(row["command"]):
             Path(name, "command.sh").write_text(row["command"], encoding="utf-8")
             words = ["command.sh"]
