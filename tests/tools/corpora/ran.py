@@ -49,17 +49,19 @@ MISSING = re.compile(
     r"model\.name=.*(not on this machine|neither a preset|not read from the hub)|no such file|"
     r"nothing that was read names the model|names no model"
 )
+VERDICT = re.compile(r"^(fits|does not fit|cannot tell|will not start)\b|\bof [\d.]+ GiB", re.M)
+FIGURES = re.compile(r"GiB per GPU|GiB needed|of [\d.]+ GiB|^total +at ", re.M)
 MONTH = re.compile(r"20\d\d-\d\d")
 # Tools whose own release --at does not take, because a run file has another tool in their place.
 TRANSLATED = ("llamafactory", "verl")
-PACKAGES = {"swift": "ms-swift"}  # of tools with another name
+PACKAGES = {"swift": "ms-swift", "llamacpp": "llama-cpp"}  # of tools with another name
 NEEDS_SHELL = re.compile(r"[\n$|&;<>`'\"\\]")
 
 
 def outcome(row: Mapping[str, Any], *options: str) -> tuple[str, str]:
     """How `check` ends: a verdict of any kind, or why not."""
     code, text = checked(row, *options)
-    if re.search(r"^(fits|does not fit|cannot tell|will not start)\b|\bof [\d.]+ GiB", text, re.M):
+    if VERDICT.search(text) and FIGURES.search(text):
         return ACCEPTED, text
     kind = UNKNOWN if SAID.search(text) else NOT_HERE if MISSING.search(text) else OTHER
     return kind, text or f"exit code {code}"

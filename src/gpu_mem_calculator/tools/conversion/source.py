@@ -30,6 +30,7 @@ from ..reading.reading import CONFIG, DEEPSPEED, MODEL, RUN_FILE, Effect, Readin
 from ..reading.tools import FORMATS, file_format, read_command, read_data, safe_reading
 from ..releases.named import KnownReleases, Named
 from ..skypilot.launch import task_file
+from .pasted import SCRIPT, command_words, python_list, python_script, unwrapped
 
 if TYPE_CHECKING:
     from ..read import Door
@@ -134,6 +135,10 @@ class _Source(Struct, frozen=True):
             return [replace(one, run=with_releases(one.run, Named(), listed)) for one in found]
         if NAME.fullmatch(text.strip()):
             return [Reading(tool=MODEL, run={"model": {"name": model_name(text.strip())}})]
+        script = python_script(text)
+        if script is not None:
+            written = replace(self.files, written={**self.files.written, SCRIPT: script})
+            return [self.command(read_launch(("python", SCRIPT), written))]
         if is_modelfile(text):
             return [self.modelfile(text)]
         several = self.documents(text)
@@ -142,11 +147,14 @@ class _Source(Struct, frozen=True):
         try:
             data = parse_any_text(text, where)
         except InputError:
-            if text.lstrip()[:1] in ("{", "[", ""):
+            data = python_list(text)
+            if data is None and text.lstrip()[:1] in ("{", "[", ""):
                 raise
-            data = text
+            data = text if data is None else data
+        if words := command_words(data):
+            return self.words(words)
         if isinstance(data, str) or _has_words(data):
-            return self.script(text)
+            return self.script(unwrapped(text))
         if not isinstance(data, Mapping):
             raise InputError(f"{where} is not {KINDS}")
         return [self.data(data, where)]

@@ -120,6 +120,10 @@ def _read_own(command: Command) -> Reading | None:
     found = follow(command, {})
     if found is None:
         return None
+    if found.of_kind("server"):
+        from ..vllm.engine_class import read_servers
+
+        return read_servers(found, command)
     tool = tool_of(found, command)
     reading, arguments = _reading(tool), script_arguments(tool)
     reading.script = command.program

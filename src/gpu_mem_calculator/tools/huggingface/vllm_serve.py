@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ledger.units import GIB
 from ..reading.command import Command
 from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading
 from ..reading.server_options import config_words
 from ..translation.arguments import Argument
+from ..vllm.engine_class import class_tokens
 from ..vllm.read import SYNTAX as VLLM_SYNTAX
 from ..vllm.read import read_arguments
 
@@ -28,9 +28,6 @@ NAMES |= {"vllm_model_impl": "model_impl", "log_level": "uvicorn_log_level"}
 TABLE = {name: Argument(default=None, effect="memory") for name in NAMES}
 SWITCHES = frozenset({"enable_prefix_caching", "enforce_eager", "trust_remote_code"})
 UTILIZATION = 0.9  # its own default, whatever vLLM's is
-# Tokens of a step of vLLM's class, on cards of 70 GiB and on smaller ones
-# (vllm 0.32.0 engine/arg_utils.py get_batch_defaults, UsageContext.LLM_CLASS).
-TOKENS, LARGE_CARD = (16_384, 8_192), 70 * GIB
 
 
 def read_server(command: Command) -> Reading:
@@ -38,7 +35,7 @@ def read_server(command: Command) -> Reading:
     syntax = OptionSyntax(switches=SWITCHES)
     parsed = parse_options(TITLE, command.words[2:], TABLE, syntax)
     given: dict[str, Any] = {NAMES[name]: value for name, value in parsed.values.items()}
-    tokens = TOKENS[0 if (command.gpu_bytes or 0) >= LARGE_CARD else 1]
+    tokens = class_tokens(command.gpu_bytes)
     meant = {"gpu_memory_utilization": UTILIZATION, "max_num_batched_tokens": tokens, **given}
     reading = read_arguments(config_words(meant, VLLM_SYNTAX), command)
     reading.problems += parsed.problems

@@ -17,7 +17,8 @@ from .launcher_options import split_options
 
 APPTAINER = ("apptainer", "singularity")
 PROGRAMS = ("docker", "podman", "nerdctl", *APPTAINER)
-# Images by their name without registry and tag, and the program that their entrypoint starts.
+# Images by the end of their name without registry and tag, since registries mirror one another, and
+# the program that their entrypoint starts.
 ENTRYPOINTS: Mapping[str, tuple[str, ...]] = tables(__file__)["entrypoints"]
 
 
@@ -30,7 +31,7 @@ def entrypoint(image: str) -> tuple[str, ...]:
     first, slash, rest = name.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         name = rest
-    found = (program for pattern, program in ENTRYPOINTS.items() if re.fullmatch(pattern, name))
+    found = (program for pattern, program in ENTRYPOINTS.items() if re.fullmatch(f"(?:.*/)?(?:{pattern})", name))
     return tuple(next(found, ()))
 
 

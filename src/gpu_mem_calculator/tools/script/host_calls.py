@@ -7,7 +7,7 @@ from typing import Any
 
 from ..translation.arguments import tables
 from .attributes import Interpreter
-from .library import ARGUMENT_CLASS, call_library, make_arguments, make_trainer
+from .library import HANDLERS, ARGUMENT_CLASS, call_library, make_arguments, make_trainer
 from .methods import METHODS
 from .operations import builtin, path_function
 from .parsers import (
@@ -69,6 +69,7 @@ class HostCalls(Interpreter):
         if path in KNOWN_CALLS:
             return KNOWN_CALLS[path]
         if path == "torch.cuda.device_count":
+            self.found.facts["counts GPUs"] = arguments.line
             return self.num_gpus
         if name in ABILITIES:
             self.found.assumed.append(SUPPORTED)
@@ -131,7 +132,8 @@ class HostCalls(Interpreter):
             return arguments.first
         if path in ("accelerate.PartialState", "accelerate.state.PartialState"):
             return Thing(kind="accelerator", name=name, line=arguments.line)
-        changes = bare and changes_elsewhere(called) and row("function", name) is None
+        known = name in HANDLERS or row("function", name) is not None
+        changes = bare and not known and changes_elsewhere(called)
         if changes and not arguments.things(*TRACKED):
             why = f"not understood: what {called.package} changes is not shown"
             self.seen(arguments.line, arguments.text, UNCLEAR, why)

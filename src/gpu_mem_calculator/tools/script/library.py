@@ -125,6 +125,15 @@ def from_config(world: ScriptWorld, owner: str, arguments: Arguments) -> Thing:
     return world.make(thing)
 
 
+@handles("LLM")
+def _server(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
+    """vLLM's class LLM, which generates in the script's own process."""
+    if called.package != "vllm":
+        return other_call(world, called, arguments)
+    honour(world, arguments)
+    return world.make(made_of("server", called.path, arguments))
+
+
 @handles("get_peft_model")
 def _get_peft_model(world: ScriptWorld, called: Imported, arguments: Arguments) -> Any:
     """get_peft_model(model, config): the base is frozen, adapters are trained."""
