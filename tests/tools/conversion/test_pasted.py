@@ -40,10 +40,11 @@ def test_a_call_of_the_class_alone_is_a_server() -> None:
 
 def test_every_gpu_of_the_class_is_left_to_the_one_who_asks() -> None:
     """torch.cuda.device_count() is what --gpus says; a model that is not said is missing."""
-    found = read("llm = LLM(model=PATH, tensor_parallel_size=torch.cuda.device_count())", TEXT_ALONE)
+    every = "llm = LLM(model=PATH, tensor_parallel_size=torch.cuda.device_count())"
+    found = read(every, TEXT_ALONE)
     assert "num_gpus" not in found.run["hardware"]
     assert "model" not in found.run
-    with pytest.raises(InputError, match="max_model_len of LLM.* is not said in pasted.py"):
+    with pytest.raises(InputError, match=r"max_model_len of LLM.* is not said in pasted.py"):
         read('llm = LLM(model="Qwen/Qwen3-8B", max_model_len=LONGEST)', TEXT_ALONE)
 
 

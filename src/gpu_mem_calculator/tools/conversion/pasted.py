@@ -41,9 +41,11 @@ def python_script(text: str) -> str | None:
         for name in names
         if name in called
     ]
-    first = tree.body[0]
-    between = "\n" if hasattr(first, "body") or first.lineno > 1 else "; "  # lines keep their numbers
-    return "".join(f"{line}; " for line in lines).removesuffix("; ") + between + text if lines else text
+    if not lines:
+        return text
+    first = tree.body[0]  # lines keep their numbers where it can stand behind others
+    joined = not hasattr(first, "body") and first.lineno == 1
+    return "; ".join(lines) + ("; " if joined else "\n") + text
 
 
 def _imported(node: ast.AST) -> Sequence[ast.alias]:
@@ -52,8 +54,9 @@ def _imported(node: ast.AST) -> Sequence[ast.alias]:
 
 def command_words(data: Any) -> list[str] | None:
     """The words of a command that is written as a list, as manifests and JSON have it."""
-    words = isinstance(data, list) and data and all(isinstance(one, str | int | float) for one in data)
-    return [str(one) for one in data] if words else None
+    if not isinstance(data, list) or not all(isinstance(one, str | int | float) for one in data):
+        return None
+    return [str(one) for one in data] or None
 
 
 def python_list(text: str) -> Any:

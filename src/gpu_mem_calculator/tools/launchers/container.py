@@ -31,7 +31,8 @@ def entrypoint(image: str) -> tuple[str, ...]:
     first, slash, rest = name.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         name = rest
-    found = (program for pattern, program in ENTRYPOINTS.items() if re.fullmatch(f"(?:.*/)?(?:{pattern})", name))
+    pairs = ENTRYPOINTS.items()
+    found = (program for own, program in pairs if re.fullmatch(f"(?:.*/)?(?:{own})", name))
     return tuple(next(found, ()))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..translation.arguments import tables
 from .attributes import Interpreter
-from .library import HANDLERS, ARGUMENT_CLASS, call_library, make_arguments, make_trainer
+from .library import ARGUMENT_CLASS, HANDLERS, call_library, make_arguments, make_trainer
 from .methods import METHODS
 from .operations import builtin, path_function
 from .parsers import (
