@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # typing takes as long to import as all of bare Python's 
 if TYPE_CHECKING:
     from typing import Any
 
+    from .advice.diagnosis.diagnose import diagnose
     from .advice.planner.asking.ask import plan
     from .estimates.calculator import GPUMemoryCalculator, estimate
     from .estimates.published.estimator import Estimator
@@ -25,6 +26,7 @@ _HOME = {
     "Estimator": "estimates.published.estimator",
     "GPUMemoryCalculator": "estimates.calculator",
     "InputError": "runfile.text.errors",
+    "diagnose": "advice.diagnosis.diagnose",
     "estimate": "estimates.calculator",
     "estimate_zero2_model_states_mem_needs": "estimates.published.zero_tables",
     "estimate_zero2_model_states_mem_needs_all_cold": "estimates.published.zero_tables",
@@ -40,6 +42,7 @@ __all__ = [
     "GPUMemoryCalculator",
     "InputError",
     "__version__",
+    "diagnose",
     "estimate",
     "estimate_zero2_model_states_mem_needs",
     "estimate_zero2_model_states_mem_needs_all_cold",

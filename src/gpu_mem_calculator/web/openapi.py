@@ -153,6 +153,55 @@ class ComparisonBody(Struct, frozen=True):
     differences: list[KeyDifference]
 
 
+class PrintedText(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a program printed when it died; and its run, a run file or a text that means one."""
+
+    text: str
+    run: dict[str, Any] | None = None
+
+
+class PrintedLine(Struct, frozen=True):
+    """A line that was read; the names of sizes end in `_bytes`."""
+
+    line: int
+    what: str
+    tool: str
+    figures: dict[str, float | str]
+
+
+class CauseBody(Struct, frozen=True):
+    """Why a run died: certain, likely or possible; in which phase, and for which tensor."""
+
+    id: str
+    sentence: str
+    certainty: Literal["certain", "likely", "possible"]
+    phase: str
+    tensor: str
+    formula: str
+
+
+class RemedyBody(Struct, frozen=True):
+    """What helps; `fits` is null where no run is known with which that could be computed."""
+
+    sentence: str
+    command: str
+    fits: bool | None
+
+
+class DiagnosisBody(Struct, frozen=True):
+    """Why a run died; `cause` is null where nothing in the text says it."""
+
+    read: list[PrintedLine]
+    run: dict[str, Any] | None
+    cause: CauseBody | None
+    others: list[CauseBody]
+    evidence: list[str]
+    remedies: list[RemedyBody]
+    question: str
+    notes: list[str]
+    summary: str
+
+
 class Look(Struct, frozen=True):
     """What the page shows: the result, pieces of HTML by name, what lies behind the picture."""
 

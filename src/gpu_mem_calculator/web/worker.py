@@ -199,6 +199,18 @@ def compare(body: Any, _options: Options) -> Any:
     return comparison_data(compared(("A", "B"), first, second))
 
 
+def diagnose(body: Any, _options: Options) -> Any:
+    """Why a run died, by what it printed."""
+    text = body.get("text") if isinstance(body, Mapping) else None
+    if not isinstance(text, str) or body.keys() - {"text", "run"}:
+        raise InputError('the body must be {"text": "...", "run": ...}, the run where it is known')
+    from ..advice.diagnosis import diagnose as diagnosed  # few ask for it
+    from ..report.diagnosis import diagnosis_data
+
+    run = body.get("run")
+    return diagnosis_data(diagnosed.diagnose(text, None if run is None else asked(run)))
+
+
 def infer(body: Any, options: Options) -> Any:
     """A server's estimate, its table of contexts and sequences, its speed and changes to try."""
     table = (numbers(options, "contexts"), numbers(options, "concurrency"))
@@ -276,6 +288,7 @@ TASKS: dict[str, Task] = {
     "calculate": calculate,
     "check": check,
     "compare": compare,
+    "diagnose": diagnose,
     "replay": calculate,
     "validate": validate,
     "explain": explain_entries,

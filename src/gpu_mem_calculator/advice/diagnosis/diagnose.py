@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.fit_verdict import SHORT
+from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
 from ...tools.logs.read import Log, read_log
-from .crash import Crash, told
+from ...tools.logs.started import started
+from ...tools.read import read
+from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
 from .rules import causes, rows
 
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from ...tools.read import Anything, Asked
 
 MOST_OTHERS, MOST_REMEDIES = 3, 4
+CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
 
 
 def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
@@ -25,7 +31,7 @@ def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
     run: its run file, command or tool's file, where it is known
     """
     log = read_log(text)
-    estimate, notes = _estimated(run)
+    estimate, notes = _estimated(run, text, log)
     crash = Crash(text=text, log=log, estimate=estimate)
     found = causes(crash)
     cause = found[0] if found else None
@@ -42,14 +48,37 @@ def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
     )
 
 
-def _estimated(run: Any) -> tuple[Estimate | None, tuple[str, ...]]:
-    """The estimate of a run; a run that cannot be estimated is no reason to say nothing."""
+def _estimated(run: Any, text: str, log: Log) -> tuple[Estimate | None, tuple[str, ...]]:
+    """The estimate of the run that is given, or that the text states; one that cannot be estimated
+    is no reason to say nothing.
+    """
+    notes: tuple[str, ...] = ()
     if run is None:
-        return None, ()
+        stated = started(text, log)
+        run, notes = stated.asked, stated.problems
+        if run is None:
+            return None, notes
+        notes = (f"the run is what line {stated.line:,} says; give its command for another",)
     try:
-        return full_estimate(run), ()
+        asked = read(run)
+        known = replace(asked, run=with_settings(asked.run, _printed(asked.run, log)))
+        return full_estimate(known), notes
     except InputError as error:
-        return None, tuple(f"the run was not estimated: {one}" for one in error.problems)
+        return None, (*notes, *(f"the run was not estimated: {one}" for one in error.problems))
+
+
+def _printed(run: Mapping[str, Any], log: Log) -> Iterator[str]:
+    """Settings of a run that it leaves open, and that the text says: the card's memory and the
+    server's release.
+    """
+    totals = (line.bytes_of("total") for line in log.of(*OOM, *CARDS))
+    total = next(filter(None, totals), None)
+    hardware, serves = run.get("hardware") or {}, run.get("inference")
+    if total is not None and not hardware.keys() & {"gpu", "gpu_memory_gb", "gpu_memory_bytes"}:
+        yield f"hardware.gpu_memory_bytes={total}"
+    versions = [line.figures["version"] for line in log.of("server_version")]
+    if versions and isinstance(versions[0], str) and serves and "engine_version" not in serves:
+        yield f"inference.engine_version={versions[0]}"
 
 
 def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
