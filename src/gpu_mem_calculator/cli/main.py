@@ -93,6 +93,8 @@ def _exit_code(words: list[str]) -> int:
 def _run(words: list[str]) -> int:
     from .output import write
 
+    if not words and _is_given():
+        words = ["-"]
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
             return _verb(OTHER_WORDS.get(words[1], words[1]), ["--help"])
@@ -113,7 +115,7 @@ def _natural(words: list[str]) -> tuple[str, list[str]]:
     verb = OTHER_WORDS.get(first, first)
     if verb not in VERBS:
         if is_source(first):
-            return "calculate", words
+            return _verb_of_text(words)
         if first.startswith("-") and any(not word.startswith("-") for word in rest):
             return "quick", words
         return ("quick", words) if _is_model(first) else (first, rest)
@@ -123,6 +125,28 @@ def _natural(words: list[str]) -> tuple[str, list[str]]:
         if verb != "quick" and not is_source(rest[0]):
             return "quick", [*rest, *(["--explain"] if verb == "explain" else [])]
     return verb, rest
+
+
+def _is_given() -> bool:
+    """Whether there is a text on standard input."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return False
+    from .anything import is_given
+
+    return is_given()
+
+
+def _verb_of_text(words: list[str]) -> tuple[str, list[str]]:
+    """The verb for a text without one; a run file, a script and a command are estimated."""
+    import os
+
+    first, rest = words[0], words[1:]
+    if first != "-" and (first.lower().endswith(RUN_FILES) or not os.path.isfile(first)):
+        return "calculate", words
+    from .anything import verb_of
+
+    verb, word = verb_of(first)
+    return verb, [word, *rest]
 
 
 def is_run_file(word: str) -> bool:

@@ -12,7 +12,7 @@ from ...estimates.fit_verdict import SHORT
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
 from ...tools.logs.read import Log, read_log
-from ...tools.logs.started import started
+from ...tools.logs.stated_run import stated_run
 from ...tools.read import read
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
@@ -54,7 +54,7 @@ def _estimated(run: Any, text: str, log: Log) -> tuple[Estimate | None, tuple[st
     """
     notes: tuple[str, ...] = ()
     if run is None:
-        stated = started(text, log)
+        stated = stated_run(text, log)
         run, notes = stated.asked, stated.problems
         if run is None:
             return None, notes

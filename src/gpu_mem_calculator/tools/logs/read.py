@@ -195,6 +195,12 @@ def read_log(text: str) -> Log:
     return Log(lines=lines, tracebacks=tracebacks(text[-END:]), left_out=left_out)
 
 
+def is_printed(text: str) -> bool:
+    """Whether a text is what a program printed: a stack, or a line of the rows."""
+    found = read_log(text)
+    return bool(found.lines or found.tracebacks)
+
+
 def _hits(text: str, words: str, spans: Spans) -> tuple[list[int], int]:
     """The places of a row's words, and how many between them are left out."""
     places: list[int] = []

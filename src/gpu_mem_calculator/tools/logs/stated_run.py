@@ -30,7 +30,7 @@ MOST_PRINTED = 20_000  # characters of a line of arguments
 VALUE = r"""\b{name}['"]?[=:] ?(?:'([^'\n]*)'|"([^"\n]*)"|([\w./+-]+))"""
 
 
-class Started(Struct, frozen=True):
+class StatedRun(Struct, frozen=True):
     """The run that a text states, in which line, and what could not be read of it."""
 
     asked: Asked | None = None
@@ -38,17 +38,17 @@ class Started(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def started(text: str, log: Log) -> Started:
+def stated_run(text: str, log: Log) -> StatedRun:
     """The first command of a text that can be read, else the arguments that a program printed."""
     problems: list[str] = []
     for line, source in (*_commands(text[:BEGIN]), *_printed(text[:BEGIN]), *_loaded(log)):
         try:
-            return Started(read(source, TEXT_ALONE), line)
+            return StatedRun(read(source, TEXT_ALONE), line)
         except UnknownToolError:
             continue
         except InputError as error:
             problems += [f"line {line} starts it, and was not read: {error.problems[0]}"]
-    return Started(problems=tuple(problems[:1]))
+    return StatedRun(problems=tuple(problems[:1]))
 
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.tools.logs.read import read_log
-from gpu_mem_calculator.tools.logs.started import started
+from gpu_mem_calculator.tools.logs.stated_run import stated_run
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.27 GiB."
 VLLM = "INFO 08-20 09:12:32 [utils.py:326] non-default args: {{{}}}"
 
 
 def _run(text: str) -> dict[str, Any]:
-    found = started(text, read_log(text))
+    found = stated_run(text, read_log(text))
     assert found.asked is not None, found.problems
     return found.asked.run
 
@@ -44,7 +44,7 @@ def test_a_server_is_that_of_its_command_or_arguments(text: str, line: int, leng
     run = _run(text)
     assert run["model"]["name"] == "Qwen/Qwen3-8B"
     assert run["inference"]["max_seq_len"] == length
-    assert started(text, read_log(text)).line == line
+    assert stated_run(text, read_log(text)).line == line
 
 
 def test_ollama_lists_its_model_and_context() -> None:
@@ -57,7 +57,7 @@ def test_ollama_lists_its_model_and_context() -> None:
 def test_a_command_that_cannot_be_read_is_said() -> None:
     """By its line; files that a log names are not opened."""
     text = "x\naccelerate launch --config_file /etc/passwd -m trl.scripts.sft\n" + OOM
-    found = started(text, read_log(text))
+    found = stated_run(text, read_log(text))
     assert found.asked is None
     assert "line 2" in found.problems[0]
     assert "no files are opened" in found.problems[0]
@@ -66,5 +66,5 @@ def test_a_command_that_cannot_be_read_is_said() -> None:
 @pytest.mark.parametrize("text", ["", OOM, "pip install -U torch --pre\n" + OOM, "a b -c\n" * 99])
 def test_a_text_without_a_run_states_none(text: str) -> None:
     """Nor does a command of no known tool."""
-    found = started(text, read_log(text))
+    found = stated_run(text, read_log(text))
     assert (found.asked, found.problems) == (None, ())
