@@ -101,6 +101,34 @@ def test_paste_a_command(visit: Visit) -> None:
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
+def test_paste_several_commands(visit: Visit) -> None:
+    """Each that can be read is a set-up of its own; of the others the reason stands there."""
+    page = visit.open(TRAIN)
+    serve = "vllm serve Qwen/Qwen3-0.6B --max-model-len 4096"
+    text = f"{serve}\n{serve.replace('0.6B', '1.7B')}\nvllm serve --no-such-option 1"
+    visit.change(lambda: pasted(page, text))
+    notes = page.locator("#paste-notes")
+    expect(notes).to_contain_text(
+        "3 commands; the first 2 that can be read stand side by side now."
+    )
+    expect(notes).to_contain_text("no-such-option")
+    page.locator("#paste-close").click()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("Qwen3 0.6B")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("combobox", name="Model")).not_to_have_value("Qwen3 0.6B")
+
+
+def test_of_more_commands_than_set_ups_one_can_be_chosen(visit: Visit) -> None:
+    """Four stand side by side; the fifth has a button."""
+    page = visit.open(TRAIN)
+    lengths = (1024, 2048, 3072, 4096, 5120)
+    text = "\n".join(f"vllm serve Qwen/Qwen3-0.6B --max-model-len {one}" for one in lengths)
+    visit.change(lambda: pasted(page, text))
+    visit.change(lambda: page.get_by_role("button", name="Show this one").click())
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(field(page, "inference.max_seq_len").get_by_role("textbox")).to_have_value("5120")
+
+
 def test_what_is_not_modelled_of_a_command_stays(visitor: Visitor) -> None:
     """The verdict is open, also for whoever opens the link."""
     mine = visitor()

@@ -155,6 +155,23 @@ def test_a_command_is_pasted(client: httpx.Client) -> None:
     assert any("float32" in note for note in found["notes"])
 
 
+def test_several_commands_are_pasted(client: httpx.Client) -> None:
+    """The first that can be read, and the others in their order with what is wrong of them."""
+    text = "vllm serve --tp many a/b\nvllm serve gpt2\nvllm serve Qwen/Qwen3-0.6B"
+    found = client.post("/api/import", json={"text": text}).json()
+    assert found["name"] == "vllm serve gpt2"
+    wrong, last = found["others"]
+    assert wrong["problems"]
+    assert "run" not in wrong
+    assert last["run"]["model"]["name"] == "Qwen/Qwen3-0.6B"
+    wrongs = client.post("/api/import", json={"text": "vllm serve --a 1\nvllm serve --b 1"})
+    assert wrongs.status_code == 422
+    assert [one.partition(":")[0] for one in wrongs.json()["problems"]] == [
+        "vllm serve --a 1",
+        "vllm serve --b 1",
+    ]
+
+
 def test_deepspeeds_json_is_pasted(client: httpx.Client) -> None:
     """Its training and engine; the number of GPUs where its batch sizes determine it."""
     config = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}

@@ -216,16 +216,29 @@ class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
+class OtherCommand(Struct, frozen=True):
+    """One of several commands of a text: what ImportedRun has of it, or why it cannot be read."""
+
+    name: str
+    run: dict[str, Any] = {}
+    what: str = ""
+    notes: list[str] = []
+    problems: list[str] = []
+
+
 class ImportedRun(Struct, frozen=True):
     """The run file, or the sections of one, that a text means.
 
     - what: `run file`, `config.json`, `model`, `DeepSpeed`, or the tool with its version
     - notes: what was assumed for another tool's text, and what of it is not modelled
+    - name: of several commands the first that can be read; others: the rest, in their order
     """
 
     run: dict[str, Any]
     what: str
     notes: list[str] = []
+    name: str = ""
+    others: list[OtherCommand] = []
 
 
 class ExportedFile(Struct, frozen=True, kw_only=True):

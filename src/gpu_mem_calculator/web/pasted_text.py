@@ -27,24 +27,45 @@ def asked(body: Any) -> Asked:
 def read_pasted(text: str) -> dict[str, Any]:
     """The run file, or the sections of one, that a text means; which kind the text was; and notes:
     what was assumed, and what is not modelled.
+
+    Of several commands the first that can be read, with its `name`, and the others as `others`.
     """
     found = read_all(text, TEXT_ALONE)
-    first, reading = found[0], found[0].reading
+    if len(found) == 1:
+        return _answer(found[0])
+    answers = [_tried(one) for one in found]
+    first = next((one for one in answers if "run" in one), None)
+    if first is None:
+        raise InputError([f"{one['name']}: {why}" for one in answers for why in one["problems"]])
+    return {**first, "others": [one for one in answers if one is not first]}
+
+
+def _tried(found: Asked) -> dict[str, Any]:
+    """The answer for one of several commands, or why it cannot be read."""
+    assert found.reading is not None
+    name = found.reading.name or found.reading.tool
+    try:
+        return {**_answer(found), "name": name}
+    except InputError as error:
+        return {"name": name, "problems": list(error.problems)}
+
+
+def _answer(found: Asked) -> dict[str, Any]:
+    """The run that one command or file means."""
+    reading = found.reading
     assert reading is not None
     if reading.problems:
         raise InputError(reading.problems)
     if reading.tool == RUN_FILE:
-        first.checked()
-    run, meant = _opened(first) if reading.is_deepspeed else first.run, Translation()
+        found.checked()
+    run, meant = _opened(found) if reading.is_deepspeed else found.run, Translation()
     if run.get("program") is not None:
         run, _, meant = with_program(run, {})
     what = f"{reading.tool} {reading.version}".rstrip()
-    several = f"it has {len(found)} commands; this is the first of them: {reading.name}"
     notes = [
-        *([several] if len(found) > 1 else []),
         *(f"not modelled: {limit}" for limit in reading.limits),
         *meant.warnings,
-        *(() if reading.is_own else first.notes),
+        *(() if reading.is_own else found.notes),
         *meant.assumed,
     ]
     return {"run": run, "what": what, **({"notes": notes} if notes else {})}

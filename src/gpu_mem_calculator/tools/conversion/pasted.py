@@ -56,7 +56,7 @@ def command_words(data: Any) -> list[str] | None:
     """The words of a command that is written as a list, as manifests and JSON have it."""
     if not isinstance(data, list) or not all(isinstance(one, str | int | float) for one in data):
         return None
-    return [str(one) for one in data] or None
+    return [str(one) for one in data] if data and isinstance(data[0], str) else None
 
 
 def python_list(text: str) -> Any:

@@ -1,7 +1,7 @@
 /* The dialog that takes a command, a file or the name of a model: pasted, dropped, or opened. */
 
 import { post } from "./api.js";
-import { current, get, replaceRun, set } from "./state.js";
+import { MOST as SETUPS, current, get, replaceAll, replaceRun, set } from "./state.js";
 import { make } from "./words.js";
 
 const MOST = 2 ** 20; // characters; a config.json has a few thousand
@@ -65,7 +65,9 @@ async function use(dialog) {
     return;
   }
   try {
-    const { run, what, notes = [] } = await post("/api/import", { text });
+    const answer = await post("/api/import", { text });
+    const { run, what, notes = [], others = [] } = answer;
+    if (others.length) return showAll(dialog, [answer, ...others]);
     if (what === "run file") replaceRun(run);
     else merge(run);
     if (notes.length) showNotes(what, notes);
@@ -86,15 +88,39 @@ function showNotes(what, notes) {
   part("close").focus();
 }
 
+/* Several commands: a set-up each, side by side, as many as there can be; the others can be chosen. */
+function showAll(dialog, commands) {
+  const read = commands.filter((one) => one.run);
+  const runs = read.map((one) => filled(one.run));
+  replaceAll(runs);
+  const few = read.length > 1 ? `the first ${Math.min(read.length, SETUPS)} that can be read stand side by side now` : "the form shows the one that can be read";
+  const choice = (index) => make("button", { type: "button", class: "button", onclick: () => (replaceRun(runs[index]), dialog.close()) }, "Show this one");
+  const place = (index) => (index < SETUPS ? [`set-up ${index + 1}`] : [`${SETUPS} set-ups are the most`, choice(index)]);
+  const item = (one) => {
+    const said = one.run ? place(read.indexOf(one)) : one.problems;
+    const more = (one.notes ?? []).map((note) => make("li", {}, note));
+    return make("li", {}, make("code", {}, one.name), ": ", ...said.flatMap((part, i) => (i ? [" ", part] : [part])), ...(more.length ? [make("ul", {}, ...more)] : []));
+  };
+  part("text").rows = FEW_ROWS;
+  part("notes").replaceChildren(
+    make("p", {}, `It has ${commands.length} commands; ${few}.`),
+    make("ul", {}, ...commands.map(item)),
+  );
+  part("close").focus();
+}
+
+/* A command that leaves something open, such as the card, with what the form has. */
+function filled(run) {
+  const { model, hardware } = current().run;
+  return { model, ...run, hardware: { ...hardware, ...run.hardware } };
+}
+
 /* A command or a file that leaves something open: the card, the model, or all but the model. */
 function merge(run) {
-  if (run.model && (run.training || run.inference)) {
-    return replaceRun({ ...run, hardware: { ...current().run.hardware, ...run.hardware } });
-  }
+  if (run.model && (run.training || run.inference)) return replaceRun(filled(run));
   if (run.model) return set("model", run.model);
-  const { model, hardware } = current().run;
   const training = { seq_len: get("training.seq_len"), ...run.training };
-  return replaceRun({ model, hardware: { ...hardware, ...run.hardware }, training, engine: run.engine });
+  return replaceRun({ ...filled({ hardware: run.hardware }), training, engine: run.engine });
 }
 
 function tell(problems) {

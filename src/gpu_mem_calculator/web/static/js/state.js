@@ -103,6 +103,12 @@ export function replaceRun(run) {
   changeSetups(replaced({ view, run: pruned(run) }), now.active, null);
 }
 
+/** Put several run files in the place of all set-ups, as many as there can be. */
+export function replaceAll(runs) {
+  const list = runs.slice(0, MOST).map((run) => ({ view: run.inference ? "serve" : "train", run: pruned(run) }));
+  changeSetups(list, 0, null);
+}
+
 /** Begin anew with the example, in the same view. */
 export function reset() {
   changeSetups(replaced({ ...FIRST[0], view: current().view }), now.active, null);
