@@ -58,7 +58,7 @@ def test_names_that_are_the_actors_in_ppo() -> None:
     assert reading.problems == []
 
 
-@pytest.mark.parametrize("kind", ["prm", "es_ray"])
+@pytest.mark.parametrize("kind", ["sft_ray", "es_ray"])
 def test_a_trainer_that_was_not_read_is_refused(kind: str) -> None:
     """It is not taken for supervised fine-tuning."""
     with pytest.raises(InputError, match=f"train_{kind} is not read; OpenRLHF is read with"):
@@ -116,3 +116,22 @@ def test_the_actors_gpus_are_a_number(name: str) -> None:
     words = ("--actor.model_name_or_path", "gpt2", f"--actor.{name}", "$GPUS")
     with pytest.raises(InputError, match=f"^--actor.{name}=.* must be a whole number"):
         _read("ppo_ray", *words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "keys"),
+    [
+        ("ppo", 4, {"--actor.policy_loss_type", "openrlhf.cli.train_ppo"}),
+        ("kto", 16, {"openrlhf.cli.train_kto", "--ref.model_name_or_path"}),
+        ("kd", 8, {"--teacher_model='gpt2-xl'"}),
+        ("prm", 1, {"openrlhf.cli.train_prm"}),
+    ],
+)
+def test_trainers_of_older_releases(kind: str, rows: int, keys: set[str]) -> None:
+    """PPO in one process, KTO, distillation and rewards of steps; what is not modelled is named."""
+    words = ("--teacher_model", "gpt2-xl") if kind == "kd" else ()
+    reading = _read(kind, "--pretrain", "gpt2", *words)
+    assert reading.run["model"] == {"name": "gpt2"}
+    assert reading.run["training"]["batch_size"] == rows
+    assert {limit.key for limit in reading.limits} == keys
+    assert reading.problems == []

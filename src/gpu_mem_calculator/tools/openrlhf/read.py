@@ -1,5 +1,6 @@
 """OpenRLHF's commands: `deepspeed --module openrlhf.cli.train_sft ...`, train_dpo, train_rm and
-`python -m openrlhf.cli.train_ppo_ray ...` (OpenRLHF 3c3be62).
+`python -m openrlhf.cli.train_ppo_ray ...` (OpenRLHF 3c3be62), and trainers of older
+releases: train_ppo (0.6.0), train_kto, train_kd and train_prm (0.9.5).
 
 The update of the trained model is estimated: DeepSpeed with 16-bit weights, its fused or CPU Adam,
 flash attention and no recompute by default (utils/deepspeed/deepspeed_utils.py). Other models on
@@ -64,7 +65,7 @@ def read_command(command: Command) -> Reading:
         raise InputError(f"{command.words[0]} is not read; OpenRLHF is read with {known}")
     at = tool_at("openrlhf/arguments", command.files.releases)
     table, syntax = at.table(argument_table(TABLE, FOLDER)), option_syntax(TABLE, FOLDER)
-    own: Mapping[str, str] = argument_data(TABLE, FOLDER).get(kind, {})
+    own: Mapping[str, str] = argument_data(TABLE, FOLDER).get(KINDS[kind].model, {})
     syntax = replace(syntax, renamed={**syntax.renamed, **own})
     reading = Reading(tool="OpenRLHF", version=at.version(FORMATS["openrlhf"].version))
     at.begin(reading, OLDEST)
@@ -121,6 +122,7 @@ def _training(reading: Reading, kind: str, values: Values, gpus: int | None) -> 
     """Batch, precision, recompute, adapters and loss.
 
     - trainer/dpo_trainer.py, rm_trainer.py: chosen and rejected are one batch
+    - 0.9.5 trainer/kto_trainer.py: as many rows again for the divergence, with their graph
     - packing: a row holds the tokens of the whole micro-batch
     """
     prefix, optimizer = KINDS[kind].model, KINDS[kind].optimizer
@@ -128,7 +130,7 @@ def _training(reading: Reading, kind: str, values: Values, gpus: int | None) -> 
     if values["train.dynamic_batch_enable"]:
         size = max(1, _whole(values, "train.max_tokens_per_gpu") // length)
     steps = max(1, _whole(values, "train.batch_size") // size // (gpus or 1))
-    rows = size * (2 if kind in ("dpo", "rm") else 1)
+    rows = size * (2 if kind in ("dpo", "rm", "kto") else 1)
     training: Section = {
         "batch_size": rows,
         "seq_len": length,
@@ -165,16 +167,20 @@ def _engine(values: Values) -> Section:
 
 def _name_limits(reading: Reading, kind: str, values: Values) -> None:
     """What a step has besides the update of the trained model."""
-    if kind in ("dpo", "rm"):
+    if kind in ("dpo", "rm", "kto", "prm"):
         why = "its loss is estimated as the model's own cross-entropy"
         reading.limit(f"openrlhf.cli.train_{kind}", why)
-    if kind == "dpo":
+    if kind in ("dpo", "kto"):
         why = "the reference model's 16-bit weights on the same GPUs are not modelled"
         reading.limit("--ref.model_name_or_path", why, "more")
-    if kind != "ppo_ray":
+    if KINDS[kind].model != "actor":
         return
     why = "log-probabilities are estimated as the model's own cross-entropy"
     reading.limit("--actor.policy_loss_type", why)
+    if kind == "ppo":
+        why = "the critic, the reference and the reward model on the same GPUs are not modelled"
+        reading.limit("openrlhf.cli.train_ppo", why, "more")
+        return
     if values["train.colocate_all"]:
         share = values["vllm.gpu_memory_utilization"]
         why = f"vLLM takes {share:g} of the card while it generates, beside the actor"
