@@ -275,3 +275,12 @@ def test_a_train_script_of_another_tool_is_not_taken() -> None:
     """Only LLaMA-Factory's has a stage and a type of fine-tuning."""
     words = ["python", "train.py", "--model_name_or_path", "llama3.2-1b", "--bf16", "true"]
     assert read_command(read_launch(words, NO_FILES)).tool != "LLaMA-Factory"
+
+
+def test_names_before_0_8() -> None:
+    """ORPO was a stage of its own; layers of `freeze` and the cache had other names."""
+    reading = _read(LORA, {"stage": "orpo", "orpo_beta": 0.1, "cache_path": "c", "ppo_logger": "x"})
+    assert reading.problems == []
+    assert any(limit.key == "stage=dpo" for limit in reading.limits)
+    freeze = {"finetuning_type": "freeze", "num_layer_trainable": 2, "name_module_trainable": "mlp"}
+    assert _read(LORA, freeze).problems == []

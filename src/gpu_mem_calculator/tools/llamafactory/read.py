@@ -49,6 +49,7 @@ OWN = ("cutoff_len", "stage", "finetuning_type", "flash_attn", "use_reentrant_gc
 TOOL = "LLaMA-Factory"
 OLDEST = "0.9.0"  # the first release whose code was read
 FILES = (".yaml", ".yml", ".json")
+ORPO = "orpo"
 STARTS = (["train"], ["sft"], ["dpo"], ["rm"])  # the last three are those of the second version
 
 
@@ -78,6 +79,8 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     megatron = launch.megatron or any(key in MEGATRON and key not in OWN_TABLE for key in given)
     table = at.table(WITH_MEGATRON if megatron else TABLE)
     reading.problems += at.absent(given)
+    if given.get("stage") == ORPO:  # until 0.7.1 a stage of its own
+        given = {**given, "stage": "dpo", "pref_loss": ORPO}
     given = by_new_names(reading, OTHER_NAMES, given)
     kept = sort_keys(reading, table, given)
     reading.problems += type_problems(table, kept)
