@@ -31,7 +31,7 @@ CHECK = {
     "vllm": "check --gpu h100-80gb-sxm vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2",
     "trl": "check --gpu 4090 trl sft --model_name_or_path Qwen/Qwen2.5-1.5B --dataset_name "
     "trl-lib/Capybara --bf16",
-    "compare": "compare --gpu h100-80gb-sxm --at vllm=0.10.1 --at vllm=0.32.0 vllm serve "
+    "compare": "compare --gpu h100-80gb-sxm --at vllm=0.10.1 --at vllm=0.33.0 vllm serve "
     "openai/gpt-oss-120b",
 }
 # those of docs/serving.md

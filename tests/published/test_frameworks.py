@@ -103,7 +103,7 @@ def test_a_server_is_modelled_at_the_version_of_the_table() -> None:
         (TORCH, "2.12", False),
         (VLLM, "0.7.3", True),
         (VLLM, "0.3.9", False),
-        (VLLM, "0.33.0", False),
+        (VLLM, "0.34.0", False),
         (VLLM, "0123456", False),
         (LLAMA_CPP, "b7468", True),
         (LLAMA_CPP, "b2499", False),

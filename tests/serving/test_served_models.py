@@ -46,8 +46,8 @@ def test_the_tables_name_families_that_exist() -> None:
 @pytest.mark.parametrize(
     ("engine", "name", "words"),
     [
-        ("vllm", "t5", "vLLM 0.32.0 has no t5 model; use 'tensorrt_llm' with engine_generation="),
-        ("vllm", "gpt_neo", "vLLM 0.32.0 has no gpt_neo model; use 'transformers'"),
+        ("vllm", "t5", "vLLM 0.33.0 has no t5 model; use 'tensorrt_llm' with engine_generation="),
+        ("vllm", "gpt_neo", "vLLM 0.33.0 has no gpt_neo model; use 'transformers'"),
         ("vllm", "mpt", "has no mpt model; 0.28.0 was the last that had one: set engine_version="),
         ("sglang", "t5", "SGLang 0.5.18 has no t5 model; use 'tensorrt_llm' with"),
         ("sglang", "falcon", "SGLang 0.5.18 has no falcon model; use 'vllm'"),

@@ -23,13 +23,34 @@ from .vllm_servers import R1, item, run, served
 
 @pytest.mark.parametrize(
     ("version", "bytes_each"),
-    [("0.11.0", 38), ("0.16.0", 38), ("0.21.0", 14), ("0.22.0", 6), ("0.27.0", 2)],
+    [("0.11.0", 38), ("0.16.0", 38), ("0.21.0", 14), ("0.22.0", 6), ("0.27.0", 2), ("0.33.0", 14)],
 )
 def test_sampling_by_version(version: str, bytes_each: int) -> None:
-    """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2."""
+    """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2, and FlashInfer's
+    again where it tries every parameter.
+    """
     resolved = apply_defaults(run("qwen3-8b", engine_version=version))
     logits = 1024 * resolved.arch.vocab
     assert sum(part.bytes for part in sampler.sampling_parts(resolved, 2)) == bytes_each * logits
+
+
+@pytest.mark.parametrize(("version", "deducted"), [("0.21.0", 0), ("0.26.0", 0), ("0.27.0", 1)])
+def test_the_newer_worker_counts_tokens_of_every_sequence(version: str, deducted: int) -> None:
+    """4 bytes for each word of each sequence; from 0.27 on they are deducted from the pool."""
+    memory = served("qwen3-8b", engine_version=version)
+    names = [one.name for one in memory.items].count("counts of tokens")
+    assert names == deducted
+    outside = [size for name, size, _ in memory.outside if name == "counts of tokens"]
+    assert outside == ([1024 * 151_936 * 4] if version == "0.26.0" else [])
+
+
+def test_cublas_is_in_the_first_snapshot_from_0_33_on() -> None:
+    """Its handle and its workspace are then not deducted."""
+    for version, found in (("0.32.0", []), ("0.33.0", ["cuBLAS handle", "cuBLAS workspace"])):
+        memory = served(engine_version=version)
+        outside = [name for name, _, _ in memory.outside]
+        assert [name for name in outside if "cuBLAS" in name] == found
+        assert ("cuBLAS workspace" in [one.name for one in memory.items]) == (not found)
 
 
 def test_flashinfer_where_it_is_installed() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from gpu_mem_calculator.serving.vllm.activations import checkpoint_parts
 from gpu_mem_calculator.serving.vllm.cache import block_pool, pool_layout, states_outside_pool
 from gpu_mem_calculator.training.generation.kv_cache import STATE
 from tests.serving.vllm_runs import GIB, logs, pool_of, run_and_shard
@@ -82,3 +85,22 @@ def test_groups_of_states_are_repeated_with_the_heads() -> None:
     ]
     scanned = 64 * 64 * 128 * 2
     assert conv == [scanned // 8 + (512 + 256) * 3 * 2, scanned // 16 + (256 + 256) * 3 * 2]
+
+
+def test_blocks_end_where_gated_delta_nets_keep_a_state() -> None:
+    """From 0.33 on, at multiples of 64 tokens, where prefixes are cached."""
+
+    def blocks(version: str, caches: bool = True) -> tuple[int, list[int]]:
+        chosen = {"engine_version": version, "enable_prefix_caching": caches}
+        run, shard = run_and_shard(QWEN3_NEXT, **chosen)
+        options = {**run.options, "max_num_batched_tokens": 8192}
+        kept = [part.bytes for part in checkpoint_parts(replace(run, options=options), shard)]
+        return pool_layout(run, shard).block_size, kept
+
+    before, after = blocks("0.32.0"), blocks("0.33.0")
+    assert not before[1]
+    assert before[0] < after[0]
+    assert after[0] % 64 == 0
+    state = 32 * 128 * 128 * 4  # heads, key_dim × value_dim, fp32
+    assert set(after[1]) == {-(-8192 // after[0]) * state}
+    assert blocks("0.33.0", caches=False)[1] == []

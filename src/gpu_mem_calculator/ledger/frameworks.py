@@ -124,7 +124,7 @@ TRANSFORMER_ENGINE = Framework(
     package="transformer-engine",
 )
 VLLM = Framework(
-    "vLLM", "0.32.0", "2026-11-16", "vllm-project/vllm", oldest="0.4.0", package="vllm"
+    "vLLM", "0.33.0", "2026-11-19", "vllm-project/vllm", oldest="0.4.0", package="vllm"
 )
 SGLANG = Framework(
     "SGLang", "0.5.18", "2026-11-16", "sgl-project/sglang", oldest="0.4.3", package="sglang"

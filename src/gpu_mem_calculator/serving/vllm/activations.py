@@ -36,6 +36,7 @@ from ...run.weights.layer_widths import LayerWidths, distinct_widths, layer_widt
 from ...run.weights.shards import ServerShard
 from . import images
 from .cache import states_outside_pool
+from .cache_layers import CHECKPOINTS, cache_slots, checkpointed
 from .parts import (
     UNMEASURED,
     SourcedBytes,
@@ -45,7 +46,7 @@ from .parts import (
     step_sequences,
     step_tokens,
 )
-from .sampler import sampled_rows, sampling_parts
+from .sampler import sampled_rows, sampling_parts, state_parts
 from .speculative import logit_rows
 from .versions import Version, uses_second_runner, v1, version
 
@@ -87,6 +88,9 @@ L2_MIB = {
     **dict.fromkeys(UNMEASURED, 50),
 }
 H200_L2_MIB, H200_BYTES = 60, 100 * GIB
+KEPT_FROM = (0, 27, 0)
+# vllm/v1/worker/gpu_worker.py Worker.init_device: a product of 16 × 16 before the first snapshot
+HANDLE_FIRST = (0, 33, 0)
 PEAK_FROM = (0, 6, 4)  # vllm/worker/worker.py determine_num_available_blocks
 
 
@@ -108,6 +112,14 @@ def deducts_segments(run: Run) -> bool:
     They are not replayed where images are profiled.
     """
     return version(run) < PEAK_FROM and not images.num_images(run)
+
+
+def deducts_kept(run: Run) -> bool:
+    """Whether vLLM deducts all that torch keeps after the profile run, beside its peak.
+
+    vllm 0.27.0 vllm/utils/mem_utils.py memory_profiling: total_consumed.
+    """
+    return v1(run) and version(run) >= KEPT_FROM
 
 
 def is_compiled(run: Run) -> bool:
@@ -141,12 +153,16 @@ def _instants(run: Run, shard: ServerShard) -> Iterator[tuple[str, tuple[Sourced
 def _constant_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """What stays allocated from the first matmul on."""
     tokens, size = ("tokens", step_tokens(run)), element_bytes(run)
-    yield SourcedBytes("cuBLAS workspace", cublas_bytes(run.compute_capability), WORKSPACES)
+    if version(run) < HANDLE_FIRST:
+        yield SourcedBytes("cuBLAS workspace", cublas_bytes(run.compute_capability), WORKSPACES)
+    if shard.head and deducts_kept(run):
+        yield from state_parts(run)
     if not shard.embedding:
         yield part("from the stage before", STAGE, 2, tokens, run.arch.hidden, ("bytes", size))
     if v1(run) and version(run) >= PERSISTENT_FROM:
         layers = distinct_widths(run.arch, shard)
         workspaces = [workspace_part(run, widths, size) for widths in layers]
+        workspaces += checkpoint_parts(run, shard)
         if any(part.bytes for part in workspaces):
             yield max(workspaces, key=lambda part: part.bytes)
     states = states_outside_pool(run, shard)
@@ -256,6 +272,15 @@ def _latent_chunk(run: Run, mixer: LatentAttention, shard: ServerShard) -> Sourc
     rows = ("tokens", tokens), ("heads", -(-mixer.heads // shard.attention_tp))
     width, size = [("", mixer.nope_dim), ("", mixer.value_dim)], ("bytes", element_bytes(run))
     return part("attention: earlier keys and values", LATENT, *rows, width, size)
+
+
+def checkpoint_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
+    """States inside a prompt, one for each block of a step, which prefix caching keeps."""
+    for mixer in checkpointed(run):
+        block = cache_slots(run, shard)[0].page.block
+        states = ("states", -(-step_tokens(run) // block))
+        each = mixer.state_elements // shard.attention_tp
+        yield part("states at the ends of blocks", CHECKPOINTS, states, each, ("bytes", 4))
 
 
 def workspace_part(run: Run, widths: LayerWidths, size: int) -> SourcedBytes:

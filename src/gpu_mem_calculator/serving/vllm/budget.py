@@ -105,7 +105,7 @@ def rank_budget(run: Run, stage: int) -> RankBudget:
         items=items,
         peak_instant=peak.instant,
         requested_bytes=requested,
-        outside_bytes=sum(size for _, size, _ in uncounted_parts(run)),
+        outside_bytes=sum(size for _, size, _ in uncounted_parts(run, shard)),
     )
     fixed_pool = run.options["kv_cache_memory_bytes"]
     if fixed_pool is not None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
+from ...ledger.source import code
 from ...ledger.words import words
 from ...models.arch.arch import Arch, Layer
 from ...models.arch.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
@@ -125,6 +126,12 @@ def with_draft_inputs(run: Run, mixer: Mixer) -> Mixer:
     return mixer
 
 
+CHECKPOINTS_FROM, CHECKPOINT_TOKENS = (0, 33, 0), 64
+CHECKPOINTS = code(
+    "vllm 0.33.0 vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py "
+    "_resolve_gdn_prefill_backend, _checkpoint_buffer_spec; vllm/platforms/interface.py "
+    "_align_hybrid_block_size"
+)
 CHUNK = "chunk"  # attention within chunks of tokens (Llama 4)
 GROWING = (FULL, LATENT, INDEX)  # they keep every token
 # Models that keep a state for each block of a prefix (SupportsMambaPrefixCaching).
@@ -185,6 +192,20 @@ def state_mode(run: Run) -> str:
         return "all" if every_block else "none"
     drafting = (0, 16, 0) <= vllm_version < (0, 22, 0) and tokens_ahead(run) > 0
     return "all" if every_block and not drafting and vllm_version < (0, 28, 0) else "align"
+
+
+def checkpointed(run: Run) -> tuple[Recurrence, ...]:
+    """The mixers whose states inside a prompt are kept at the ends of blocks: all that have a state
+    are of Gated DeltaNet, and FlashInfer runs their prefill.
+    """
+    chip, found = run.compute_capability, [m for x, _, _ in run.arch.runs for m in x.mixers]
+    states = [m for m in found if isinstance(m, Recurrence | StateSpace)]
+    gated = tuple(m for m in states if isinstance(m, Recurrence) and m.kind == "gated_delta")
+    runs = chip == "9.0" or (
+        chip.partition(".")[0] in ("10", "12") and all(mixer.key_dim == 128 for mixer in gated)
+    )
+    kept = version(run) >= CHECKPOINTS_FROM and state_mode(run) == "align"
+    return gated if runs and kept and len(gated) == len(states) else ()
 
 
 def layer_pages(
@@ -280,7 +301,8 @@ def _alignment(run: Run, page: LayerPage) -> int:
     """Blocks of attention are multiples of this many tokens."""
     vllm_version, latent = version(run), page.kind == LATENT
     if vllm_version >= (0, 18, 0):
-        return max(base_block_size(run), 128 if latent and vllm_version >= (0, 27, 0) else 1)
+        least = max(base_block_size(run), 128 if latent and vllm_version >= (0, 27, 0) else 1)
+        return lcm(least, CHECKPOINT_TOKENS) if checkpointed(run) else least
     if vllm_version < (0, 12, 0):
         return 16
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]

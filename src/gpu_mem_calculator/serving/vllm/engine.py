@@ -77,7 +77,7 @@ def serve(run: Run) -> ServerMemory:
         most_sequences=int(resolved.options["max_num_seqs"]),
         sequence_bytes=pool.sequence_bytes,
         needs_bytes=needs_bytes(resolved, rank, pool),
-        outside=uncounted_parts(resolved),
+        outside=uncounted_parts(resolved, rank.shard),
         problem=start_problem(resolved, rank, pool.problem),
         command=command(run, OPTIONS),
         notes=tuple(_notes(resolved, rank)),

@@ -96,7 +96,7 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
 def graph_count(run: Run) -> int:
     """Number of graphs: of pieces for all sizes, of whole steps for sizes that decode can have.
 
-    vllm 0.32.0 vllm/config/compilation.py CUDAGraphMode: a mode has one of them or both; `full`
+    vllm 0.33.0 vllm/config/compilation.py CUDAGraphMode: a mode has one of them or both; `full`
     captures whole steps of every size.
     """
     sizes, mode = graph_sizes(run), run.options["cudagraph_mode"] or "full_and_piecewise"

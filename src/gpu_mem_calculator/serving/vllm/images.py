@@ -113,7 +113,7 @@ def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
     """The tower's peak, in a feed-forward: 2w + 2f elements a patch, 2w + 3f if it is gated.
 
     With mm_encoder_tp_mode=data every rank has the whole tower and a part of the images
-    (vllm 0.32.0 vllm/model_executor/models/vision.py run_dp_sharded_vision_model).
+    (vllm 0.33.0 vllm/model_executor/models/vision.py run_dp_sharded_vision_model).
     """
     image, count = largest_image(run.arch), num_images(run)
     if image is None or not count:

@@ -4,7 +4,8 @@ vLLM takes a memory snapshot before it loads the model and one after the profile
 at the first snapshot is not deducted (`uncounted_parts`), later memory is (`counted_parts`).
 Until 0.10 the first snapshot was before NCCL was started, from 0.11 on after it. V0's 0.6.4
 and V1 until 0.9.0 deducted everything in use on the card, CUDA's context and other processes
-included; they and 0.27 also deduct the worker's block tables.
+included; they and 0.27 also deduct the worker's block tables, and all else that torch keeps.
+From 0.33 on the handle and workspace of cuBLAS are created before the first snapshot.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from collections.abc import Iterator
 from ...ledger.source import code, measured
 from ...ledger.units import GIB, MIB
 from ...run.cuda import nccl
+from ...run.cuda.chips import cublas_bytes
 from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.run import Run
 from ...run.served import NamedBytes
-from .activations import is_compiled
+from ...run.weights.shards import ServerShard
+from .activations import HANDLE_FIRST, WORKSPACES, deducts_kept, is_compiled
 from .cache_layers import base_block_size
 from .parts import UNMEASURED, SourcedBytes, of_chip, part, step_sequences
+from .sampler import state_parts
 from .versions import v1, version
 
 ALL, AFTER_START, AFTER_NCCL = "all", "since start", "since nccl"
@@ -56,7 +60,6 @@ FUSED_SOURCE = code(
     "MiB; logs of TP 2 and 4 on H100 agree within 0.1 GiB"
 )
 FREE_SOURCE = code("the memory that the run file says is free")
-TABLES_FROM = (0, 27, 0)
 TABLES_SOURCE = code(
     "vllm 0.11.0 vllm/v1/worker/block_table.py: 4 bytes for each block of each sequence"
 )
@@ -87,7 +90,7 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
             yield SourcedBytes("other processes", used, FREE_SOURCE, text)
     if scope != AFTER_NCCL or num_ranks(run) == 1:
         yield from _kernel_parts(run)
-    else:
+    elif version(run) < HANDLE_FIRST:
         yield SourcedBytes("cuBLAS handle", handle_bytes(run), HANDLE_SOURCE)
     if scope != AFTER_NCCL:
         yield from _nccl_parts(run)
@@ -98,24 +101,34 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
     if fuses_allreduce(run):
         pages = ("workspaces", 3), ("bytes", MULTICAST_PAGE)
         yield part("workspaces of fused sums", FUSED_SOURCE, *pages)
-    if scope == ALL or (v1(run) and version(run) >= TABLES_FROM):
+    if scope == ALL or deducts_kept(run):
         blocks = ("blocks", -(-int(run.options["max_seq_len"]) // base_block_size(run)))
         rows = ("sequences", step_sequences(run))
         yield part("tables of blocks", TABLES_SOURCE, rows, blocks, ("bytes", 4))
 
 
-def uncounted_parts(run: Run) -> tuple[NamedBytes, ...]:
-    """Name, bytes and source of memory that vLLM's first snapshot already contains."""
+def uncounted_parts(run: Run, shard: ServerShard) -> tuple[NamedBytes, ...]:
+    """Name, bytes and source of memory that vLLM does not deduct: it is in the first snapshot
+    already, or torch keeps it beside weights and peak.
+    """
     parts: list[SourcedBytes] = []
     if snapshot_scope(run) != ALL:
         parts.append(SourcedBytes("CUDA context", context_bytes(run), CONTEXT_SOURCE))
     if snapshot_scope(run) == AFTER_NCCL and num_ranks(run) > 1:
         parts += [*_kernel_parts(run), *_nccl_parts(run)]
+    if v1(run) and version(run) >= HANDLE_FIRST:
+        parts.append(SourcedBytes("cuBLAS handle", handle_bytes(run), HANDLE_SOURCE))
+        workspace = cublas_bytes(run.compute_capability)
+        parts.append(SourcedBytes("cuBLAS workspace", int(workspace), WORKSPACES))
+    if shard.head and not deducts_kept(run):
+        parts += state_parts(run)
     return tuple((name, size, str(source)) for name, size, source, _ in parts)
 
 
 def _kernel_parts(run: Run) -> Iterator[SourcedBytes]:
     size = int(of_chip(KERNELS_GIB, run) * GIB)
+    if v1(run) and version(run) >= HANDLE_FIRST:
+        size = max(0, size - handle_bytes(run))
     yield SourcedBytes("torch's kernels and handles", size, KERNELS_SOURCE)
     if v1(run) and version(run) >= NEWER_KERNELS_FROM:
         newer = int(NEWER_KERNELS_GIB * GIB)

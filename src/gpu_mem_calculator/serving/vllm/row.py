@@ -1,11 +1,11 @@
 """vLLM's row.
 
-Families: vllm/model_executor/models/registry.py at every release from 0.4.0 to 0.32.0. What is not
+Families: vllm/model_executor/models/registry.py at every release from 0.4.0 to 0.33.0. What is not
 in it runs as transformers' own code, where that can take another attention
 (PreTrainedModel.is_backend_compatible, transformers 5.17.0).
-Cards: CMakeLists.txt CUDA_SUPPORTED_ARCHS at 0.4.0 to 0.32.0, for the CUDA of its wheels; formats:
+Cards: CMakeLists.txt CUDA_SUPPORTED_ARCHS at 0.4.0 to 0.33.0, for the CUDA of its wheels; formats:
 get_min_capability in layers/quantization, and its releases, the oldest card of any kernel. bf16:
-0.32.0 platforms/cuda.py check_if_supports_dtype, config/model.py _resolve_auto_dtype.
+0.33.0 platforms/cuda.py check_if_supports_dtype, config/model.py _resolve_auto_dtype.
 """
 
 from __future__ import annotations

@@ -12,7 +12,10 @@ servers. Bytes per logit, all alive at once:
 - masking in place (0.17 to 0.20): 4 fp32 logits, 4 probabilities, 4 noise (measured: 3.50 to 3.58
   times), and a buffer of one row for each multiprocessor.
 - FlashInfer (from 0.21): 4 fp32 logits, 4 masked, 4 probabilities.
-- the newer worker samples from the logits in their dtype; until 0.25 from a copy in fp32.
+- the newer worker samples from the logits in their dtype; until 0.25 from a copy in fp32. From 0.33
+  its profile run samples once more with every parameter in use: 4 fp32 logits, and FlashInfer's 8.
+
+The newer worker also keeps counts of each sequence's tokens (`state_parts`), used or not.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ...ledger.formula import Term
 from ...ledger.source import code, measured
 from ...run.run import Run
 from .parts import UNMEASURED, SourcedBytes, of_chip, part, step_sequences, step_tokens
+from .speculative import tokens_ahead
 from .versions import FIRST_V1, uses_second_runner, v1, version
 
 SORT_SOURCE = measured(
@@ -41,8 +45,19 @@ GATHER_SOURCE = code(
 SECOND_RUNNER_SOURCE = code(
     "vllm 0.25.0 vllm/v1/worker/gpu/sample/sampler.py apply_sampling_params"
 )
+PROCESSED_FROM = (0, 33, 0)
+PROCESSED = code("vllm 0.33.0 vllm/v1/worker/gpu/model_runner.py _dummy_sampler_run")
+STATES = code(
+    "vllm 0.33.0 vllm/v1/worker/gpu/sample/penalties.py PenaltiesState, logit_bias.py, "
+    "bad_words.py; vllm/v1/worker/gpu/structured_outputs.py: allocated behind the weights, "
+    "from 0.22 on"
+)
+# Tokens of each sequence that may be allowed, biased (id and bias), stop it, be forbidden (and
+# where each word of them begins), or have their probability asked for.
+LISTED = 1024 + 2 * 1024 + 128 + 1024 + 129 + 128
 FP32_FROM, SORT_UNTIL, MASKS_FROM = (0, 5, 5), (0, 17, 0), (0, 21, 0)  # versions
 SORT, ROW_SEARCH, MASK = "sort", "rows", "masks"
+MASKED = "masked logits and probabilities"
 LEAST_ROWS = 8  # fewer rows are sorted
 ONE_PASS = 128  # rows; 2 to 127 rows take 12 bytes a logit more
 PROCESSORS = {
@@ -57,10 +72,7 @@ def sampled_rows(run: Run) -> int:
 
 
 def sampling_kernel(run: Run) -> str:
-    """SORT, ROW_SEARCH or MASK: by `use_flashinfer_sampler`, otherwise by version.
-
-    Not used by the newer worker.
-    """
+    """SORT, ROW_SEARCH or MASK: by `use_flashinfer_sampler`, otherwise by version."""
     vllm_version, flashinfer = version(run), run.options.get("use_flashinfer_sampler")
     if flashinfer or (flashinfer is None and v1(run) and vllm_version >= MASKS_FROM):
         return MASK
@@ -96,15 +108,28 @@ def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
         yield part("torch.sort's own copies", SORT_SOURCE, *logits, ("bytes", copies))
     elif kernel == ROW_SEARCH:
         yield part("probabilities and noise", IN_PLACE_SOURCE, *logits, ("bytes", 8))
-        searched = ("rows", min(of_chip(PROCESSORS, run), rows))
-        name = "rows that are searched"
-        yield part(name, IN_PLACE_SOURCE, searched, ("logits", vocab), ("bytes", 4))
+        yield _searched_rows(run)
     else:
-        yield part("masked logits and probabilities", MASK_SOURCE, *logits, ("bytes", 8))
+        yield part(MASKED, MASK_SOURCE, *logits, ("bytes", 8))
+
+
+def _searched_rows(run: Run) -> SourcedBytes:
+    """A row for each multiprocessor, in which top-k and top-p are searched."""
+    rows = ("rows", min(of_chip(PROCESSORS, run), sampled_rows(run)))
+    logits = ("logits", run.arch.vocab)
+    return part("rows that are searched", IN_PLACE_SOURCE, rows, logits, ("bytes", 4))
 
 
 def _second_runner_parts(run: Run, size: int, logits: tuple[Term, Term]) -> Iterator[SourcedBytes]:
     (_, rows), (_, vocab) = logits
+    if version(run) >= PROCESSED_FROM:
+        yield part("logits", LOGITS, *logits, ("bytes", size))
+        yield part("logits in fp32", PROCESSED, *logits, ("bytes", 4))
+        if run.options.get("use_flashinfer_sampler") is False:
+            yield _searched_rows(run)
+        else:
+            yield part(MASKED, MASK_SOURCE, *logits, ("bytes", 8))
+        return
     tp, copied, count = int(run.mesh.tp), version(run) < (0, 26, 0), rows * vocab
     gathered = (count // tp + 2 * count) * size if tp > 1 else 0
     if gathered > count * (size + 4 * copied):
@@ -115,3 +140,17 @@ def _second_runner_parts(run: Run, size: int, logits: tuple[Term, Term]) -> Iter
     yield part("logits", LOGITS, *logits, ("bytes", size))
     if copied:
         yield part("logits in fp32", SECOND_RUNNER_SOURCE, *logits, ("bytes", 4))
+
+
+def state_parts(run: Run) -> Iterator[SourcedBytes]:
+    """What the newer worker keeps for sampling on the last stage: it is allocated at the start, for
+    every sequence of a step.
+    """
+    if not uses_second_runner(run):
+        return
+    each = ("sequences", step_sequences(run))
+    words = ("words of 32 tokens", -(-run.arch.vocab // 32))
+    yield part("counts of tokens", STATES, each, ("tokens", run.arch.vocab), ("bytes", 4))
+    masks = ("masks", 2 + tokens_ahead(run))  # of the prompt's tokens; of a grammar's
+    yield part("masks of tokens", STATES, each, masks, words, ("bytes", 4))
+    yield part("lists of tokens", STATES, each, ("tokens", LISTED), ("bytes", 4))

@@ -48,7 +48,7 @@ def v1(run: Run) -> bool:
 
 
 # The GPU worker of 2026 ("V2 model runner") runs these families from these versions on.
-# vllm 0.22.0 to 0.32.0 vllm/config/vllm.py use_v2_model_runner.
+# vllm 0.22.0 to 0.33.0 vllm/config/vllm.py use_v2_model_runner.
 SECOND_RUNNER = (
     ((0, 22, 0), ("qwen3",)),
     ((0, 23, 0), ("qwen3", "llama", "mistral")),

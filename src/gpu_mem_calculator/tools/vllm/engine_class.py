@@ -11,7 +11,7 @@ from ..script.values import UNKNOWN
 from .read import SYNTAX, read_arguments
 
 # Tokens of a step of the class, on cards of 70 GiB and on smaller ones
-# (vllm 0.32.0 engine/arg_utils.py get_batch_defaults, UsageContext.LLM_CLASS).
+# (vllm 0.33.0 engine/arg_utils.py get_batch_defaults, UsageContext.LLM_CLASS).
 TOKENS, LARGE_CARD = (16_384, 8_192), 70 * GIB
 MODEL, TENSOR, BATCH = "model", "tensor_parallel_size", "max_num_batched_tokens"
 ALL = "tensor_parallel_size is the number of GPUs, which --gpus says"

@@ -119,7 +119,7 @@ def _overrides(value: Mapping[str, Any]) -> dict[str, Any]:
 def _variables(reading: Reading, environment: Mapping[str, str]) -> Section:
     """Keys of `inference` from vLLM's variables."""
     given = {name: parsed_value(text) for name, text in environment.items() if name[:5] == "VLLM_"}
-    # vLLM 0.32.0 envs.py validate_environ warns of a variable that it does not know, and goes on
+    # vLLM 0.33.0 envs.py validate_environ warns of a variable that it does not know, and goes on
     unknown = [name for name in given if name not in VARIABLES]
     reading.assumed += [f"{name} is no variable of vLLM; it has no effect" for name in unknown]
     kept = sort_keys(reading, VARIABLES, {k: v for k, v in given.items() if k not in unknown})

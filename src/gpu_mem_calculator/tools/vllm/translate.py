@@ -1,7 +1,7 @@
 """What the options of `vllm serve` mean as the `inference` section of a run file.
 
 Of speculative decoding they are --speculative-config and the options for its fields; the method
-follows from the draft's name where it is left out (vllm 0.32.0 vllm/config/speculative.py
+follows from the draft's name where it is left out (vllm 0.33.0 vllm/config/speculative.py
 SpeculativeConfig).
 """
 
@@ -29,7 +29,7 @@ from .words import UNITS
 
 TABLES = tables(__file__)
 CONFIG = "speculative_config"
-# Other options for a field: those of 0.32.0, and those of V0.
+# Other options for a field: those of 0.33.0, and those of V0.
 SHORT: dict[str, Any] = TABLES["short"]
 MODELLED = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 WITHOUT_MODEL = ("ngram", "mtp")
@@ -166,7 +166,7 @@ def _graphs(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, A
 def _compilation(reading: Reading, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys for how layers are compiled and captured; without both it is enforce_eager.
 
-    vllm 0.32.0 vllm/config/vllm.py OPTIMIZATION_LEVEL_00 to 03.
+    vllm 0.33.0 vllm/config/vllm.py OPTIMIZATION_LEVEL_00 to 03.
     """
     level = whole_number("optimization_level", given.get("optimization_level", 2), least=0)
     mode = given.get("compilation_config.cudagraph_mode")

@@ -1,6 +1,6 @@
 """The words of a command as vLLM's parser changes them before it reads them.
 
-vllm 0.32.0 vllm/utils/argparse_utils.py FlexibleArgumentParser.parse_args: `--x.a.b 1` sets a field
+vllm 0.33.0 vllm/utils/argparse_utils.py FlexibleArgumentParser.parse_args: `--x.a.b 1` sets a field
 of the JSON option x, `--x.a+ 1,2` adds to a list, `-O3` is the optimization level.
 """
 
