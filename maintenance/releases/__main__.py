@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = tomllib.loads(
 AT_ONCE = 6
 KINDS = (
     *("classes", "nested", "parsers", "functions", "assigned", "variables", "constants", "yaml"),
-    *("clap", "llama_cpp"),
+    *("clap", "llama_cpp", "settings", "go_structs", "go_flags", "go_variables"),
 )  # of what is read
 
 

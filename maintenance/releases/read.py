@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_mem_calculator.runfile.text.yaml_text import parse_yaml
 
+from . import go
 from .options import Arguments, Reader, switches, written
 from .others import clap, llama_cpp
 from .parsers import ParserReader
@@ -38,6 +39,10 @@ def read(files: Texts, settings: Mapping[str, Any]) -> tuple[Arguments, list[str
     for one in settings.get("parsers", ()):
         for place in places(source, one):
             found = ParserReader(reader).parser(place, found, fields)
+    sections = settings.get("sections", {}) if settings.get("parsers") else {}
+    for start, section in sections.items():
+        named = {name: f"{section}{name.removeprefix(start)}" for name in found}
+        found = {named[n] if n.startswith(start) else n: row for n, row in found.items()}
     for one in settings.get("functions", ()):
         for place in places(source, one):
             found |= reader.parameters(place)
@@ -58,6 +63,17 @@ def read(files: Texts, settings: Mapping[str, Any]) -> tuple[Arguments, list[str
     for one in settings.get("yaml", ()):
         for path in [path for part in one.split("|") for path in source.matching(part)][:1]:
             found |= _flat(parse_yaml(files.text(path)), "")
+    for path in _paths(source, settings, "settings"):
+        for name, row in _flat(parse_yaml(files.text(path)), "").items():
+            same = found.setdefault(name, row) == row
+            found[name] = row if same else {"computed": "a value of each file"}
+    for kind, reader_of in (("go_structs", go.fields), ("go_flags", go.flags)):
+        for one in settings.get(kind, ()):
+            pattern, _, name = one.partition("::")
+            for path in source.matching(pattern):
+                found |= reader_of(files.text(path), name)
+    for path in _paths(source, settings, "go_variables"):
+        found |= go.variables(files.text(path))
     for pattern in settings.get("without", ()):
         found = {name: row for name, row in found.items() if not fnmatch(name, pattern)}
     sections = {name.rpartition(".")[0] for name in found}

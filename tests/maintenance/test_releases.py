@@ -415,3 +415,18 @@ def test_what_is_allowed_is_held_until_it_changes() -> None:
     spans = [{"from": "1.0", "range": "<1"}, {"from": "1.2", "range": ""}]
     assert made["requires"] == {"trl": spans}
     assert lock.requires_at(made) == requires
+
+
+def test_files_of_values_have_the_values_that_all_share() -> None:
+    """One that differs is each file's own."""
+    texts = {
+        "recipes/a/one.yaml": "batch_size: 2\noptimizer:\n  lr: 1\n  _component_: x\n",
+        "recipes/b/two.yaml": "batch_size: 4\noptimizer:\n  lr: 1\n",
+    }
+    settings = {"settings": ["recipes/*/*.yaml"], "without": ["*_component_"], "takes": ["t/u"]}
+    found, bases = read(Texts(texts), settings)
+    assert found == {
+        "batch_size": {"computed": "a value of each file"},
+        "optimizer.lr": {"default": 1},
+    }
+    assert bases == ["t/u"]

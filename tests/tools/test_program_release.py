@@ -50,6 +50,12 @@ def test_sft_has_the_defaults_of_its_release() -> None:
     assert meant(SFT, "0.12.2", max_seq_length=256)["seq_len"] == 256
 
 
+def test_packed_rows_of_a_release_with_whole_logits() -> None:
+    """Tokens without a label have logits, too."""
+    assert "labelled_tokens" not in meant(SFT, "0.24.0", packing=True, max_length=256)
+    assert meant(SFT, "1.16.0", packing=True, max_length=256)["labelled_tokens"]
+
+
 def test_what_an_older_release_does_beside_the_loss_is_a_bound() -> None:
     """Copies of the logits for metrics can turn the verdict."""
     assert not estimated(SFT, None).result.limits
@@ -60,11 +66,16 @@ def test_what_an_older_release_does_beside_the_loss_is_a_bound() -> None:
 
 
 def test_a_name_of_another_release_is_said() -> None:
-    """One that the release does not have yet is a problem; one that has another name now a note."""
-    with pytest.raises(InputError, match=r"eval_strategy is not an argument .* came with 4\.41\.0"):
-        estimated(TRAINER, "4.40.0", eval_strategy="no")
+    """One that the release does not have yet is a problem; one that has another name then, or now,
+    a note: readers of scripts and commands give the new ones.
+    """
+    with pytest.raises(InputError, match=r"use_liger_kernel is not an .* came with 4\.45\.0"):
+        estimated(TRAINER, "4.40.0", use_liger_kernel=True)
     found = estimated(TRAINER, "4.40.0", evaluation_strategy="no")
     assert any("called eval_strategy in newer" in one for one in found.result.warnings)
+    found = estimated(TRAINER, "4.40.0", eval_strategy="no")
+    assert f"eval_strategy is evaluation_strategy in {TRAINER} 4.40.0" in found.result.warnings
+    assert meant(SFT, "0.12.2", max_length=256)["seq_len"] == 256
     with pytest.raises(InputError, match="did you mean"):
         estimated(TRAINER, "4.40.0", evaluation_strat="no")
 

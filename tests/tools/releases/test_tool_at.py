@@ -89,6 +89,12 @@ RELEASES = [
     ),
     ("verl=0.4", VERL, {"verl": "0.4"}),
     ("2025-06", OPENRLHF, {"openrlhf": "0.8.5"}),
+    ("litgpt=0.5.9", "litgpt finetune_lora meta-llama/Llama-3.2-1B", {"litgpt": "0.5.9"}),
+    (
+        "2025-06",
+        "tune run lora_finetune_single_device --config llama3_1/8B_lora_single_device",
+        {"torchtune": "0.6.1"},
+    ),
     ("newest", FACTORY, {}),
 ]
 

@@ -18,9 +18,11 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.options import OptionSyntax, parse_options
 from ..reading.reading import Reading, Section
+from ..releases.tool_at import tool_at
 from ..translation.arguments import argument_table, flat_arguments
 
 TOOL, FOLDER = "litgpt", Path(__file__).parent
+OLDEST = "0.4.13"  # the first release whose code was read
 TABLE = argument_table("arguments", FOLDER)
 LORA, FULL, PRETRAIN = "finetune_lora", "finetune_full", "pretrain"
 COMMANDS = {"finetune": LORA, LORA: LORA, FULL: FULL, PRETRAIN: PRETRAIN}
@@ -61,15 +63,19 @@ def read_command(command: Command) -> Reading:
         raise InputError(f"litgpt {name} is not read{hint}".replace("  ", " "))
     kind = COMMANDS[name]
     parsed = parse_options(TOOL, command.words[2:], TABLE, SYNTAX)
-    reading = Reading(tool=TOOL, version=LITGPT.version, problems=parsed.problems)
+    at = tool_at("litgpt/arguments", command.files.releases)
+    reading = Reading(tool=TOOL, version=at.version(LITGPT.version), problems=parsed.problems)
+    at.begin(reading, OLDEST)
     given: Section = {}
     if "config" in parsed.values:
         data = command.files.data(str(parsed.values["config"]), "--config")
         given |= flat_arguments(TABLE, data) if isinstance(data, Mapping) else {}
     given |= parsed.values
-    kept = sort_keys(reading, TABLE, given)
+    reading.problems += at.absent(given, prefix="--")
+    table = at.table(TABLE)
+    kept = sort_keys(reading, table, given)
     own = OF_PRETRAIN if kind == PRETRAIN else {}
-    values = {key: row.default for key, row in TABLE.items()} | own | kept
+    values = {key: row.default for key, row in table.items()} | own | kept
     model = [*parsed.positional, values["checkpoint_dir"] or values["model_name"]][0]
     if not isinstance(model, str):
         raise InputError(f"litgpt {name} names no model; write it after {name}")
@@ -81,6 +87,7 @@ def read_command(command: Command) -> Reading:
         "engine": _engine(kind) if several else {"type": "pytorch_ddp"},
         "hardware": {"num_gpus": gpus} if gpus else {},
     }
+    reading.run |= at.beside(*at.idle(reading))
     reading.assumed.append("litgpt's own model is counted as that of transformers")
     return reading
 

@@ -20,12 +20,14 @@ from ...runfile.text.errors import InputError, nearest, quoted
 from ...runfile.text.yaml_text import parse_yaml
 from ..launchers.launch import without_torchrun
 from ..reading.command import Command
-from ..reading.keys import sort_keys
+from ..reading.keys import by_new_names, sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Reading, Section
-from ..translation.arguments import argument_data, argument_table, tables
+from ..releases.tool_at import tool_at
+from ..translation.arguments import argument_data, argument_table, renamed, tables
 
 TOOL, FOLDER = "torchtune", Path(__file__).parent
+OLDEST = "0.6.0"  # the first release whose code was read
 TABLE = argument_table("arguments", FOLDER)
 TABLES = tables(__file__)
 MODELS: Mapping[str, str] = TABLES["models"]
@@ -125,7 +127,10 @@ def _pairs(words: Sequence[str]) -> Section:
 
 
 def _reading(given: Section, recipe: str, command: Command) -> Reading:
-    reading = Reading(tool=TOOL, version=TORCHTUNE.version)
+    at = tool_at("torchtune/arguments", command.files.releases)
+    reading = Reading(tool=TOOL, version=at.version(TORCHTUNE.version))
+    at.begin(reading, OLDEST)
+    given = by_new_names(reading, renamed("arguments", FOLDER), given)
     for part, why in REFUSED.items():
         if part in recipe.rpartition("/")[2]:
             raise InputError(f"tune run {recipe}: {why}")
@@ -146,6 +151,7 @@ def _reading(given: Section, recipe: str, command: Command) -> Reading:
         "engine": _engine(values) if several else {"type": "pytorch_ddp"},
         "hardware": command.hardware,
     }
+    reading.run |= at.beside(*at.idle(reading))
     reading.assumed.append("torchtune's own modules are counted as those of transformers")
     return reading
 

@@ -106,15 +106,20 @@ def _default(
 def arguments_by_new_names(
     at: AtRelease, title: str, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Arguments under the names of the release that was read; a note on each that had another one;
-    a problem for each that the release does not have.
+    """Arguments under the names of the release that was read; a note on each that had another one,
+    also where it is given by its new name, as readers of scripts and commands do; a problem for
+    each that the release does not have.
     """
     names, found = renamed(at.path), {}
     notes: list[str] = []
     problems: list[str] = []
     for name, value in given.items():
         now = names.get(name, name)
-        problems += _absent(at, title, name)
+        same = named_there(at.path, at.names, name)
+        if same and now == name:
+            notes.append(f"{name} is {same} in {title} {at.release}")
+        else:
+            problems += _absent(at, title, name)
         notes += [f"{name} is called {now} in newer releases of {title}"] if now != name else []
         found[now] = value
     return found, notes, problems
@@ -136,13 +141,20 @@ def absence(path: str, packages: Mapping[str, str], there: Container[str], name:
     if name in there or not owner:  # what no release has is a key of a command, or unknown
         return ""
     first, gone = span_of(owner, name)
-    package, names = package_name(release_lock(owner).package), renamed(path)
-    title = "" if owner == path else f"{package} "
-    now = names.get(name, name)
-    same = [one for one in (now, *names) if names.get(one, one) == now and one in there]
-    instead = f"; it is {same[0]} there" if same else ""
+    package = package_name(release_lock(owner).package)
+    title, same = "" if owner == path else f"{package} ", named_there(path, there, name)
+    instead = f"; it is {same} there" if same else ""
     later = not gone or order(first) > order(packages.get(package, first))
     return f"it {'came' if later else 'went'} with {title}{first if later else gone}{instead}"
+
+
+def named_there(path: str, there: Container[str], name: str) -> str:
+    """What an argument is called where it has another name; empty where it has none, or its own."""
+    if name in there:
+        return ""
+    names = renamed(path)
+    now = names.get(name, name)
+    return next((one for one in (now, *names) if names.get(one, one) == now and one in there), "")
 
 
 def before(packages: Mapping[str, str], package: str, version: str) -> bool:

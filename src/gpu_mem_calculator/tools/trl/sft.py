@@ -41,6 +41,8 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
         _padding_free(program, values, result)
     elif packing and "labelled_tokens" in training:  # rows are cut from one long text
         training["labelled_tokens"] = training["labelled_tokens"] * length // document
+    if training.get("loss") != "chunked":  # whole logits have those of other tokens, too
+        training.pop("labelled_tokens", None)
     if values["assistant_only_loss"] and not program.data.get("prompt"):
         result.assumed.append("all tokens have labels, because program.data.prompt is not given")
     return result
