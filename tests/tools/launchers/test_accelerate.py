@@ -115,3 +115,15 @@ def test_tables_have_every_option_of_the_launchers() -> None:
     fields = set(config.ClusterConfig.__dataclass_fields__)
     assert set(FILE_KEYS) == fields
     assert not set(OLD_KEYS) & fields
+
+
+def test_llamafactorys_own_file_is_known_where_it_is_not_here() -> None:
+    """Its users write the number of processes, so that is open; another file must be there."""
+    words = ["accelerate", "launch", "--config_file", "../accelerate/fsdp_config.yaml", "train.py"]
+    command = read_launch(words, NamedFiles(None))
+    assert command.accelerate is not None
+    assert command.accelerate["fsdp_config"]["fsdp_sharding_strategy"] == "FULL_SHARD"
+    assert any("is not here" in one for one in command.assumed)
+    words[3] = "fsdp_config.yaml"
+    with pytest.raises(InputError, match="no files are opened here"):
+        read_launch(words, NamedFiles(None))

@@ -134,13 +134,25 @@ def test_a_default_that_is_written_is_no_limit() -> None:
     assert not _read(FULL, given).limits
 
 
+def test_a_model_that_is_not_said_is_left_to_the_one_who_asks() -> None:
+    """Check then names the option that says it."""
+    reading = _read(LORA, {"model_name_or_path": None})
+    assert not reading.problems
+    assert "model" not in reading.run
+
+
+def test_attention_was_switched_before_it_was_chosen() -> None:
+    """--flash_attn True and False, as until 0.6."""
+    attention = [_read(LORA, {"flash_attn": one}).run["program"]["load"] for one in (True, False)]
+    assert [one["attn_implementation"] for one in attention] == ["flash_attention_2", "eager"]
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"lora_rnk": 8}, "lora_rnk is not a key of LLaMA-Factory ff6d4d1; did you mean"),
         ({"cutoff_len": "long"}, "cutoff_len='long' must be a whole number"),
         ({"pure_bf16": "yes"}, "pure_bf16='yes' must be true or false"),
-        ({"model_name_or_path": None}, "model_name_or_path is missing"),
     ],
 )
 def test_a_mistake_is_one_sentence(given: dict[str, Any], problem: str) -> None:

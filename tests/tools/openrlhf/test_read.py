@@ -135,3 +135,12 @@ def test_trainers_of_older_releases(kind: str, rows: int, keys: set[str]) -> Non
     assert reading.run["training"]["batch_size"] == rows
     assert {limit.key for limit in reading.limits} == keys
     assert reading.problems == []
+
+
+def test_scripts_of_examples_before_there_were_modules() -> None:
+    """Their options tell them; what a shell leaves open is asked for."""
+    words = "--num_gpus 4 examples/train_sft.py --pretrain gpt2 --micro_train_batch_size 2"
+    reading = read_command(read_launch(["deepspeed", *words.split()], NamedFiles(None)))
+    assert (reading.tool, reading.run["training"]["batch_size"]) == ("OpenRLHF", 2)
+    with pytest.raises(InputError, match="the script does not say; write its value"):
+        _read("sft", *SFT, "--data.max_len", "$LENGTH")

@@ -269,3 +269,15 @@ def test_a_list_of_packages_beside_a_command_says_them() -> None:
         "transformers": "4.48.3",
         "torch": "2.6.0",
     }
+
+
+def test_what_a_tool_starts_has_the_names_of_its_release() -> None:
+    """An evaluation of transformers 4.40; what TRL 0.16 does not have is named."""
+    words = f"{FACTORY} --val_size 0.1 --evaluation_strategy steps"
+    old = at("2024-04,transformers=4.40.1", words)
+    assert old.run["program"]["args"]["evaluation_strategy"] == "steps"
+    assert old.file.training.evaluation is not None
+    rollout = SWIFT.replace("sft", "rlhf --rlhf_type grpo") + " --use_vllm true"
+    found = at("2025-03", rollout)
+    assert any(one.key.startswith("vllm_mode=") for one in found.limits)
+    assert "vllm_mode" not in found.run["program"]["args"]

@@ -21,7 +21,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
 from ..reading.reading import Could, Reading, Section
-from ..releases.tool_at import ToolAt, below, tool_at
+from ..releases.tool_at import ToolAt, below, by_names_at, tool_at
 from ..trainer.optimizers import REFUSED_OPTIMIZERS
 from ..translation.arguments import (
     OFF,
@@ -116,6 +116,7 @@ def read_settings(data: Values, command: Command) -> Reading:
     add_compile(draft)
     add_evaluation(draft, attention)
     reading.run |= _sections(draft)
+    by_names_at(reading, at)
     reading.run |= at.beside(*below(reading.run))
     return reading
 

@@ -33,6 +33,8 @@ NOT_READ = {"cpu": "--cpu", "tpu": "--tpu", "use_megatron_lm": "--use_megatron_l
 # Keys of a file (ClusterConfig), with those that older releases wrote.
 FILE_KEYS = tuple(TABLES["file_keys"])
 LOCAL = "LOCAL_MACHINE"
+BUNDLED: Mapping[str, Section] = TABLES["bundled"]
+BUNDLED_NOTE = "{} is not here; it is taken as LLaMA-Factory has it (commit 2026-08-18)"
 OLD_KEYS = ("fp16", "dynamo_backend")  # config_args.py process_config converts them
 
 
@@ -49,9 +51,21 @@ def without_accelerate(command: Command) -> Command:
         if name in options.given:
             raise InputError(f"accelerate launch {written} is not read: give {WHAT_TO_READ}")
     path = options.last("config_file")
-    file = file_settings(command.files.data(path, "--config_file"), path) if path else {}
-    launched = with_accelerate(command, options, file)
+    own = None if not path or command.files.exists(path) else bundled(path)
+    if own is not None:
+        command = replace(command, assumed=(*command.assumed, BUNDLED_NOTE.format(path)))
+    data = own or (command.files.data(path, "--config_file") if path else {})
+    launched = with_accelerate(command, options, file_settings(data, path or ""))
     return replace(launched, words=options.rest, module="module" in options.given)
+
+
+def bundled(path: str) -> Section | None:
+    """The settings of a file that LLaMA-Factory has in examples/accelerate, without the number of
+    processes, which its users write there; None for another file.
+    """
+    name = re.fullmatch(r"(?:.*/)?accelerate/(\w+\.yaml)", path.replace("\\", "/"))
+    found: Section | None = BUNDLED.get(name[1]) if name else None
+    return dict(found) if found else None
 
 
 def with_accelerate(command: Command, options: LauncherOptions, file: Mapping[str, Any]) -> Command:

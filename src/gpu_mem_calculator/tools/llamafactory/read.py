@@ -28,7 +28,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..releases.tool_at import below, tool_at
+from ..releases.tool_at import below, by_names_at, tool_at
 from ..translation.arguments import Values, argument_table, assumed_defaults, renamed, tables
 from .launch import FactoryProcesses, command_launch
 from .second_version import is_second_version, read_second_version
@@ -82,10 +82,10 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     if given.get("stage") == ORPO:  # until 0.7.1 a stage of its own
         given = {**given, "stage": "dpo", "pref_loss": ORPO}
     given = by_new_names(reading, OTHER_NAMES, given)
+    if isinstance(given.get("flash_attn"), bool):  # as it was before 0.7
+        given = {**given, "flash_attn": "fa2" if given["flash_attn"] else "disabled"}
     kept = sort_keys(reading, table, given)
     reading.problems += type_problems(table, kept)
-    if not isinstance(given.get("model_name_or_path"), str):
-        reading.problems.append("model_name_or_path is missing; name the model")
     if reading.problems:
         return reading
     values = chosen_values(table, kept)
@@ -96,7 +96,8 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
         reading.problems.append(f"stage={quoted(values['stage'])} must be one of {known}")
         return reading
     revision = {"revision": values["model_revision"]} if "model_revision" in kept else {}
-    reading.run["model"] = {"name": values["model_name_or_path"], **revision}
+    if values["model_name_or_path"] is not None:
+        reading.run["model"] = {"name": values["model_name_or_path"], **revision}
     if "stage" not in kept and not values["do_train"]:
         serving_run(reading, kept, values)
         reading.run |= at.beside(values["infer_backend"])
@@ -105,6 +106,7 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
         megatron_run(reading, values, launch)
     else:
         training_run(reading, kept, values, files, launch, at)
+    by_names_at(reading, at)
     reading.run |= at.beside(*below(reading.run))
     own = {name: table[name] for name in OWN}
     assumed = assumed_defaults(f"{TOOL} {reading.version}", own, given)

@@ -59,7 +59,7 @@ KINDS = msgspec.convert(tables(__file__)["kinds"], dict[str, Kind])
 
 def read_command(command: Command) -> Reading:
     """The update of an OpenRLHF command."""
-    kind = command.words[0].rpartition("train_")[2]
+    kind = command.words[0].rpartition("train_")[2].removesuffix(".py")
     if kind not in KINDS:
         known = ", ".join(f"train_{one}" for one in KINDS)
         raise InputError(f"{command.words[0]} is not read; OpenRLHF is read with {known}")

@@ -53,7 +53,9 @@ def whole_value(key: str, value: Any, least: int = 0) -> int:
     """A whole number; the key is as the user wrote it."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise InputError(f"{key}={quoted(value)} must be a whole number of at least {least}")
+    open_ = isinstance(value, str) and "$" in value
+    rest = ", which the script does not say; write its value" if open_ else f" of at least {least}"
+    raise InputError(f"{key}={quoted(value)} must be a whole number{rest}")
 
 
 def translated(key: str, value: Any, known: Mapping[str, str]) -> str:

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError, nearest
-from ..translation.arguments import ArgumentTable, argument_data
+from ..translation.arguments import FOLDER, ArgumentTable, argument_data
+from ..translation.releases import has_lock, order, span_of
 
 
 class OptionSyntax(Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class OptionSyntax(Struct, frozen=True, kw_only=True):
     - `aliases`: other names, each with the argument that it means
     - `renamed`: names of other releases, each with its name in the table
     - `abbreviations`: whether the first letters of a name are enough, as argparse has it
+    - `lock`: the table whose lock says since when there is a name; empty where none does
     """
 
     flags: frozenset[str] = frozenset()
@@ -31,6 +33,7 @@ class OptionSyntax(Struct, frozen=True, kw_only=True):
     aliases: Mapping[str, str] = {}
     renamed: Mapping[str, str] = {}
     abbreviations: bool = True
+    lock: str = ""
 
 
 class ParsedOptions(Struct, kw_only=True):
@@ -75,6 +78,7 @@ def option_syntax(path: str, folder: Path) -> OptionSyntax:
         aliases={**base.aliases, **own.get("aliases", {})},
         renamed={**base.renamed, **data.get("renamed", {})},
         abbreviations=own.get("abbreviations", base.abbreviations),
+        lock=(folder / path).relative_to(FOLDER).as_posix() if has_lock(path, folder) else "",
     )
 
 
@@ -86,6 +90,8 @@ def parse_options(
     for name in table:
         _add(parser, name, syntax, table)
     normal = _without_words([_normal(word, syntax) for word in words], syntax)
+    meant = _abbreviations(normal, table, syntax)
+    normal = [meant.get(word, word) for word in normal]
     known, unknown = parser.parse_known_args(normal)
     options = [word for word in unknown if word.startswith("-")]
     return ParsedOptions(
@@ -93,8 +99,33 @@ def parse_options(
         positional=[word for word in unknown if not word.startswith("-")],
         problems=[_unknown(title, word, [*table, *syntax.aliases]) for word in options],
         unknown=options,
-        renamed={old: syntax.renamed[old] for old in map(_plain, words) if old in syntax.renamed},
+        renamed={
+            **{old: syntax.renamed[old] for old in map(_plain, words) if old in syntax.renamed},
+            **{_plain(old): _plain(new) for old, new in meant.items()},
+        },
     )
+
+
+def _abbreviations(
+    words: Sequence[str], table: ArgumentTable, syntax: OptionSyntax
+) -> dict[str, str]:
+    """Words that begin several names, each with the oldest of these: the only one where such a word
+    could be written.
+    """
+    found: dict[str, str] = {}
+    if not (syntax.abbreviations and syntax.lock):
+        return found
+    names = {name.replace("-", "_"): name for name in table}
+    for word in words:
+        begin = _plain(word)
+        longer = [name for name in names if begin and name.startswith(begin)]
+        if len(longer) < 2 or begin in names:
+            continue
+        since = {name: order(span_of(syntax.lock, names[name])[0]) for name in longer}
+        oldest = [name for name in longer if since[name] == min(since.values())]
+        if len(oldest) == 1:
+            found[word] = f"--{oldest[0]}{word[len(begin) + 2 :]}"
+    return found
 
 
 def renamed_note(parsed: ParsedOptions) -> list[str]:
@@ -105,10 +136,15 @@ def renamed_note(parsed: ParsedOptions) -> list[str]:
 
 def _without_words(words: Sequence[str], syntax: OptionSyntax) -> list[str]:
     """The words with `--flag True` as the flag alone, and `--flag False` in its `--no-` form: flags
-    of today had a value in earlier releases, and none is followed by such a word.
+    of today had a value in earlier releases, and none is followed by such a word. The same of
+    `--flag=True`.
     """
     result: list[str] = []
     for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        if name in syntax.flags and value.lower() in ("true", "false"):
+            result.append(f"--{name}" if value.lower() == "true" else f"--no_{name}")
+            continue
         flag = result[-1] if result else ""
         said, name = word.lower(), flag.removeprefix("--")
         if said in ("true", "false") and flag.startswith("--") and name in syntax.flags:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ...run.limits import Limit
 from ...run.releases import package_name
-from ..translation.arguments import REFUSED, ArgumentTable, argument_data
-from ..translation.at_release import INHERITED, absence, by_names_now
+from ..translation.arguments import REFUSED, ArgumentTable, argument_data, renamed
+from ..translation.at_release import INHERITED, absence, at_release, by_names_now
 from ..translation.releases import (
     Stated,
     allowed_range,
@@ -27,6 +27,7 @@ from ..translation.releases import (
     order,
     release_lock,
 )
+from ..translation.tools import TOOLS
 from .named import AT, KnownReleases
 from .release import Release
 
@@ -171,6 +172,32 @@ def below(run: Mapping[str, Any]) -> list[str]:
     """The packages whose trainer a run has."""
     tool = str((run.get("program") or {}).get("tool", ""))
     return ["trl", "transformers"] if tool.startswith("trl.") else ["transformers"] if tool else []
+
+
+def by_names_at(reading: Reading, at: ToolAt) -> None:
+    """Write the arguments of the trainer that a tool starts as the trainer's release calls them;
+    those that it does not have are left out, and named.
+    """
+    program = reading.run.get("program") or {}
+    tool = TOOLS.get(str(program.get("tool")))
+    package = package_name(tool.package) if tool else ""
+    if tool is None or package not in at.releases or "args" not in program:
+        return
+    versions = {name: one.version for name, one in at.releases.items()}
+    there = at_release(tool.arguments, versions[package], versions)
+    if there is None:
+        return
+    names, args = renamed(tool.arguments), program["args"]
+    for name in list(args):
+        if not absence(tool.arguments, there.packages, there.names, name):
+            continue
+        same = [old for old in names if names[old] == name and old in there.names]
+        value = args.pop(name)
+        if same:
+            args[same[0]] = value
+        else:
+            why = f"{package} {there.release} has no {name}, and what is done without it is open"
+            reading.limit(f"{name}={value}", why)
 
 
 def tool_at(path: str, known: KnownReleases) -> ToolAt:

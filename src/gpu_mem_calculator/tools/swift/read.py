@@ -29,7 +29,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..releases.tool_at import below, tool_at
+from ..releases.tool_at import below, by_names_at, tool_at
 from ..translation.arguments import ArgumentTable, Values, argument_table, filled, renamed, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
@@ -115,6 +115,7 @@ def _read(
         megatron_run(reading, values, processes)
     else:
         training_run(reading, kept, values, files, processes, at)
+    by_names_at(reading, at)
     reading.run |= at.beside(*below(reading.run))
     return reading
 

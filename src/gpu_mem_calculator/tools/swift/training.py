@@ -43,6 +43,8 @@ BUNDLED = argument_data("configurations", Path(__file__).parent)
 FLASH = ("flash_attn", "flash_attention_2")
 OWN = tuple(TABLES["own"])
 OWN_LOSSES = ("enable_dft_loss", "enable_channel_loss")  # in whose place Liger's is not used
+OLD_DEFAULT = "DEFAULT"  # of target_modules in 2.x
+AS_LOADED = (None, "", "AUTO")  # values of lora_dtype; the last is the default of 2.x
 GLOBAL_BATCH = 16  # trainers/arguments.py: accumulation up to it, where none is given
 BITS = (4, 8)
 
@@ -109,7 +111,7 @@ def _precision(values: Values) -> Section:
 
 def _batches(values: Values, processes: SwiftProcesses) -> Section:
     """One sequence by default, and as many micro-batches as make 16 on all GPUs."""
-    batch = values["per_device_train_batch_size"]
+    batch = values["per_device_train_batch_size"] or 1  # 2.x leaves it to the kind of training
     steps = values["gradient_accumulation_steps"]
     if steps is None:
         steps = max(1, ceil(GLOBAL_BATCH / batch / (processes.count or 1)))
@@ -247,7 +249,10 @@ def _tuner(reading: Reading, program: Section, values: Values) -> Section:
         if kind != "lora":
             reading.limit(f"tuner_type={kind}", *LIMITS["tuner_type"])
         program["peft"] = _lora(values)
-        if values["lora_dtype"]:
+        if OLD_DEFAULT in (values["target_modules"] or ()):
+            why = "ms-swift 2.x chooses by the model; all linear modules are taken"
+            reading.limit(f"target_modules={OLD_DEFAULT}", why, "less")
+        if values["lora_dtype"] not in AS_LOADED:
             training["lora"] = training_lora(values)
     if values["quant_method"] or values["quant_bits"]:
         quantization = _bitsandbytes(reading, values)
@@ -259,7 +264,8 @@ def _tuner(reading: Reading, program: Section, values: Values) -> Section:
 
 def training_lora(values: Values) -> Section:
     """Adapters as `training.lora` has them; fp32 unless lora_dtype says otherwise."""
-    dtype = values["lora_dtype"] or "float32"
+    own = values["lora_dtype"]
+    dtype = "float32" if own in AS_LOADED else own
     return lora_keys(_lora(values), translated("lora_dtype", dtype, DTYPES))
 
 
@@ -267,7 +273,7 @@ def _lora(values: Values) -> Section:
     """LoraConfig (pipelines/train/tuner.py prepare_adapter)."""
     names = values["target_modules"]
     names = [names] if isinstance(names, str) else list(names or ["all-linear"])
-    plain = [name for name in names if not name.startswith("all-")]
+    plain = [name for name in names if not name.startswith("all-") and name != OLD_DEFAULT]
     peft: Section = {
         "r": values["lora_rank"],
         "target_modules": "all-linear" if "all-linear" in names or not plain else plain,

@@ -7,14 +7,15 @@ transformers 5.17.0 trainer.py evaluate: logits are kept for compute_metrics alo
 
 from __future__ import annotations
 
+from ...run.limits import Limit
 from ...runfile.program import Program, Section, Translation
 from ..translation.arguments import Values, filled
 from ..translation.tools import TRAINER
 
 
 def add_evaluation(program: Program, values: Values, result: Translation) -> None:
-    """Add the evaluation. Where it is not modelled, it must be smaller than a step: without kept
-    logits, and with no more sequences in a batch.
+    """Add the evaluation. Where it is not modelled, it is a limit but where it is smaller than a
+    step: without kept logits, and with no more sequences in a batch.
     """
     if str(values["eval_strategy"]) == "no" and not values["eval_on_start"]:
         return
@@ -29,13 +30,27 @@ def add_evaluation(program: Program, values: Values, result: Translation) -> Non
             off = "program.args.eval_do_concat_batches=false is not modelled"
             result.problems.append(f"{off}; leave it out")
     elif metrics or batch > trained or program.data.get("eval_seq_len"):
-        small = f"set program.args.per_device_eval_batch_size={trained}, without compute_metrics"
-        result.problems.append(
-            f"program.args.eval_strategy: an evaluation that may need more than a step is not "
-            f"modelled here; {small}"
-        )
+        result.limits.append(_limit(program, batch, trained, metrics=metrics))
     else:
         result.assumed.append("an evaluation needs less than a step: it saves no activations")
+
+
+def _limit(program: Program, batch: int, trained: int, *, metrics: bool) -> Limit:
+    """That an evaluation may need more than a step.
+
+    A forward pass without gradients holds less of a sequence than a step does, and 12 bytes a
+    logit: its own, their fp32 copy, the loss's. Logits that are kept have no bound.
+    """
+    more = -(-batch // trained) - 1
+    known = not metrics and not program.data.get("eval_seq_len")
+    return Limit(
+        key="program.args.eval_strategy",
+        why="an evaluation that may need more than a step is not modelled here",
+        could="more",
+        adds=f"{more}*activations+{12 * more}*logits" if known else None,
+        saves=0,
+        settle=f"--set program.args.per_device_eval_batch_size={trained}, without compute_metrics",
+    )
 
 
 def _keys(program: Program, values: Values, *, metrics: bool) -> Section:
