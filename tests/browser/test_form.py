@@ -101,6 +101,23 @@ def test_paste_a_command(visit: Visit) -> None:
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
+def test_paste_a_log(visit: Visit) -> None:
+    """Why it died stands in the dialog; the form's run can be set beside it."""
+    page = visit.open(TRAIN)
+    pasted(
+        page,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total"
+        " capacity of 79.15 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this"
+        " process has 78.10 GiB memory in use. Of the allocated memory 76.00 GiB is allocated by"
+        " PyTorch, and 1.10 GiB is reserved by PyTorch but unallocated.",
+    )
+    notes = page.locator("#paste-notes")
+    expect(notes).to_contain_text("possible: the card was full")
+    notes.get_by_role("button", name="Compare with the form’s run").click()
+    expect(notes).to_contain_text("this run has")
+    expect(notes.get_by_role("button")).to_have_count(0)
+
+
 def test_paste_several_commands(visit: Visit) -> None:
     """Each that can be read is a set-up of its own; of the others the reason stands there."""
     page = visit.open(TRAIN)

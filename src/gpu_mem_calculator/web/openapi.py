@@ -229,7 +229,8 @@ class OtherCommand(Struct, frozen=True):
 class ImportedRun(Struct, frozen=True):
     """The run file, or the sections of one, that a text means.
 
-    - what: `run file`, `config.json`, `model`, `DeepSpeed`, or the tool with its version
+    - what: `run file`, `config.json`, `model`, `DeepSpeed`, the tool with its version, or `what a
+      program printed`, which `POST /api/diagnose` reads
     - notes: what was assumed for another tool's text, and what of it is not modelled
     - name: of several commands the first that can be read; others: the rest, in their order
     """

@@ -7,10 +7,13 @@ from typing import Any
 
 from ..runfile.program import Translation
 from ..runfile.text.errors import InputError
+from ..tools.logs.read import is_printed
 from ..tools.program_section import with_program
 from ..tools.read import TEXT_ALONE, Asked, read, read_all
 from ..tools.reading import TEXT
 from ..tools.reading.reading import RUN_FILE
+
+PRINTED = "what a program printed"
 
 
 def source(body: Any) -> Any:
@@ -26,10 +29,12 @@ def asked(body: Any) -> Asked:
 
 def read_pasted(text: str) -> dict[str, Any]:
     """The run file, or the sections of one, that a text means; which kind the text was; and notes:
-    what was assumed, and what is not modelled.
+    what was assumed, and what is not modelled. A log means none: `POST /api/diagnose` reads it.
 
     Of several commands the first that can be read, with its `name`, and the others as `others`.
     """
+    if is_printed(text):
+        return {"run": {}, "what": PRINTED}
     found = read_all(text, TEXT_ALONE)
     if len(found) == 1:
         return _answer(found[0])

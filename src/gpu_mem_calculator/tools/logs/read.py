@@ -196,9 +196,14 @@ def read_log(text: str) -> Log:
 
 
 def is_printed(text: str) -> bool:
-    """Whether a text is what a program printed: a stack, or a line of the rows."""
+    """Whether a text is what a program printed: a stack, a line that can tell a cause, or a size.
+
+    A command or a configuration may have words of other lines.
+    """
     found = read_log(text)
-    return bool(found.lines or found.tracebacks)
+    causes = {row.what for row in rows() if row.anywhere}
+    sizes = (name.endswith("_bytes") for line in found.lines for name in line.figures)
+    return bool(found.tracebacks) or any(one.what in causes for one in found.lines) or any(sizes)
 
 
 def _hits(text: str, words: str, spans: Spans) -> tuple[list[int], int]:

@@ -61,7 +61,7 @@ function showProblems(sentences) {
 function build(form) {
   page.model = modelPicker(facts);
   page.card = cardPicker(facts);
-  const paste = make("button", { type: "button", class: "button quiet paste", "aria-haspopup": "dialog", onclick: startPaste() }, "Paste a command, a file or a name");
+  const paste = make("button", { type: "button", class: "button quiet paste", "aria-haspopup": "dialog", onclick: startPaste() }, "Paste a command, a file, a log or a name");
   page.count = make("div", { class: "count" });
   page.first = make("div", { class: "first" });
   page.main = make("div", { class: "fields" });

@@ -1,12 +1,16 @@
-/* The dialog that takes a command, a file or the name of a model: pasted, dropped, or opened. */
+/* The dialog that takes a command, a file, a log or a model's name: pasted, dropped, or opened. */
 
 import { post } from "./api.js";
+import { diagnosis } from "./diagnosis.js";
 import { MOST as SETUPS, current, get, replaceAll, replaceRun, set } from "./state.js";
 import { make } from "./words.js";
 
 const MOST = 2 ** 20; // characters; a config.json has a few thousand
+const LOG = /\.(log|txt|out|err)$/i;
+const LAST = 2 ** 19; // characters of a long log
 const ROWS = 12;
 const FEW_ROWS = 4; // beside the notes
+const PRINTED = "what a program printed";
 const part = (name) => document.getElementById(`paste-${name}`);
 
 /** Make the dialog work; gives the function that opens it. */
@@ -48,6 +52,10 @@ function takeDrops(dialog) {
 
 async function readFile(file) {
   if (!file) return;
+  if (file.size > MOST && LOG.test(file.name)) {
+    part("text").value = (await file.text()).slice(-LAST);
+    return tell([`${file.name} is long; its last ${LAST.toLocaleString("en")} characters are here.`]);
+  }
   if (file.size > MOST) {
     tell([`${file.name} has ${file.size.toLocaleString("en")} bytes, too large for a configuration; the most is ${MOST.toLocaleString("en")}`]);
     return;
@@ -67,6 +75,7 @@ async function use(dialog) {
   try {
     const answer = await post("/api/import", { text });
     const { run, what, notes = [], others = [] } = answer;
+    if (what === PRINTED) return showDiagnosis(await diagnosis(text));
     if (others.length) return showAll(dialog, [answer, ...others]);
     if (what === "run file") replaceRun(run);
     else merge(run);
@@ -85,6 +94,14 @@ function showNotes(what, notes) {
     make("p", {}, `Read as ${what}; the form shows the run now.`),
     make("ul", {}, ...notes.map((one) => make("li", {}, one))),
   );
+  part("close").focus();
+}
+
+/* Why it died, in place of the text. */
+function showDiagnosis(answer) {
+  tell([]);
+  part("text").rows = FEW_ROWS;
+  part("notes").replaceChildren(answer);
   part("close").focus();
 }
 
