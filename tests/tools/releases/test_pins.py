@@ -98,6 +98,14 @@ def test_a_lock_file_wins_over_requirements(tmp_path: Path) -> None:
         ("ghcr.io/ggml-org/llama.cpp:server-cuda-b4719", "llama-cpp", "b4719"),
         ("nvcr.io/nvidia/tensorrt-llm/release:1.0.0", "tensorrt-llm", "1.0.0"),
         ("ollama/ollama:0.5.1-rocm", "ollama", "0.5.1"),
+        ("axolotlai/axolotl:0.16.1-py3.12-cu130-2.12.0", "axolotl", "0.16.1"),
+        ("axolotlai/axolotl-cloud:0.16.1", "axolotl", "0.16.1"),
+        ("verlai/verl:app-verl0.5-transformers4.55.4-vllm0.10.0", "verl", "0.5"),
+        (
+            "registry.example/modelscope-repo/modelscope:ubuntu22.04-torch2.7.1-swift3.8.3",
+            "ms-swift",
+            "3.8.3",
+        ),
     ],
 )
 def test_an_images_tag_names_a_release(image: str, package: str, version: str) -> None:
@@ -106,7 +114,14 @@ def test_an_images_tag_names_a_release(image: str, package: str, version: str) -
 
 
 @pytest.mark.parametrize(
-    "image", ["vllm/vllm-openai:latest", "vllm/vllm-openai", "me/vllm:v0.9.1", "localhost:5000/x"]
+    "image",
+    [
+        "vllm/vllm-openai:latest",
+        "vllm/vllm-openai",
+        "me/vllm:v0.9.1",
+        "localhost:5000/x",
+        "axolotlai/axolotl:main-py3.12-cu130-2.12.0",
+    ],
 )
 def test_a_tag_without_a_release_says_nothing(image: str) -> None:
     """Nor does the tag of somebody else's image."""

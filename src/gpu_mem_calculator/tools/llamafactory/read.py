@@ -74,7 +74,9 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     reading = Reading(tool=TOOL, version=at.version(frameworks.LLAMA_FACTORY.version))
     at.begin(reading, OLDEST)
     if is_second_version(given):
-        return read_second_version(reading, given, files, launch)
+        found = read_second_version(reading, given, files, launch)
+        found.run |= at.beside(*below(found.run))
+        return found
     # by the environment, or by a key that nothing else has
     megatron = launch.megatron or any(key in MEGATRON and key not in OWN_TABLE for key in given)
     table = at.table(WITH_MEGATRON if megatron else TABLE)

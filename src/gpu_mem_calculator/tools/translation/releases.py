@@ -108,8 +108,8 @@ def allowed_range(path: str, release: str, package: str, folder: Path = FOLDER) 
 @cache
 def package_releases(package: str, folder: Path = FOLDER) -> Mapping[str, str]:
     """The date of each release of a package that a lock has, the oldest first."""
-    locks = (release_lock(table, folder).releases for table in tables_of(package, folder))
-    found = {release: day for dates in locks for release, day in dates.items()}
+    tables = (_dates(folder / f"{table}.lock.json") for table in tables_of(package, folder))
+    found = {release: day for one in tables for release, day in one["releases"].items()}
     return {release: found[release] for release in sorted(found, key=order)}
 
 
@@ -276,6 +276,16 @@ def owner_of(path: str, name: str, folder: Path = FOLDER) -> str:
 def tables_of(package: str, folder: Path = FOLDER) -> Iterator[str]:
     """The tables whose lock is of a package."""
     for path in sorted(folder.glob("*/*.lock.json")):
-        table = path.relative_to(folder).as_posix().removesuffix(".lock.json")
-        if package_name(release_lock(table, folder).package) == package:
-            yield table
+        if package_name(_dates(path)["package"]) == package:
+            yield path.relative_to(folder).as_posix().removesuffix(".lock.json")
+
+
+@cache
+def _dates(path: Path) -> Mapping[str, Any]:
+    """The package of a lock and the date of each release, kept by themselves: locks are large."""
+    found: Mapping[str, Any] = read_made(str(path), "dates", _dates_of)
+    return found
+
+
+def _dates_of(data: Mapping[str, Any], _: str) -> dict[str, Any]:
+    return {"package": data["package"], "releases": data["releases"]}
