@@ -29,7 +29,7 @@ from .verdict_words import total_bytes
 
 if TYPE_CHECKING:
     from ..tools.read import Anything
-    from ..tools.releases.named import Named
+    from ..tools.releases.named import KnownReleases, Named
     from ..tools.releases.release import Release
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
@@ -58,8 +58,6 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
 
     def door(self, folder: str | None) -> Door:
         """What a command is read with; `folder` is where the files are that it names."""
-        from ..tools.releases.named import KnownReleases
-
         given, machine = _gpu_bytes(self.hardware), _gpu_bytes(self.machine)
         given_sizes = {k: v for k, v in self.hardware.items() if k not in CARD_KEYS}
         sizes = [f"hardware.{key}={value}" for key, value in given_sizes.items()]
@@ -67,9 +65,17 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
             folder=folder,
             gpu_bytes=given,
             machine_bytes=machine,
-            releases=KnownReleases(self.named, tuple(self.here)) if self.named else None,
+            releases=self._known(),
             options=lambda _: ((*sizes, *self.settings), ()),
         )
+
+    def _known(self) -> KnownReleases | None:
+        """The releases that are named or were found."""
+        if self.named is None:
+            return None
+        from ..tools.releases.named import KnownReleases
+
+        return KnownReleases(self.named, tuple(self.here))
 
 
 class Checked(Struct, frozen=True, kw_only=True):

@@ -28,7 +28,6 @@ from ..reading.command import Command
 from ..reading.named_files import NamedFiles
 from ..reading.reading import CONFIG, DEEPSPEED, MODEL, RUN_FILE, Effect, Reading
 from ..reading.tools import FORMATS, file_format, read_command, read_data, safe_reading
-from ..releases.named import KnownReleases, Named
 from ..skypilot.launch import task_file
 from .pasted import SCRIPT, command_words, python_list, python_script, unwrapped
 
@@ -52,7 +51,7 @@ def read_source(source: Any, kind: str, door: Door, text: str = "") -> list[Read
     """
     opens = door.folder is not None and access().files
     folder = Path(door.folder or "") if opens else None
-    files = NamedFiles(folder, releases=door.releases or KnownReleases())
+    files = NamedFiles(folder, releases=door.releases)
     reader = _Source(files, door)
     if kind == DATA:
         return [reader.data(source, "this")]
@@ -122,6 +121,7 @@ class _Source(Struct, frozen=True):
         from ...runfile.text.text_data import parse_any_text
         from ..ollama.modelfile import is_modelfile
         from ..releases.apply import with_releases
+        from ..releases.named import Named
         from ..releases.pins import frozen
 
         text = hide_forms(text)
@@ -129,9 +129,7 @@ class _Source(Struct, frozen=True):
         if listed and not rest.strip():
             raise InputError(f"{where} lists packages alone; add the command that runs with them")
         if listed:
-            known = self.files.releases
-            known = replace(known, here=(*listed, *known.here))
-            found = replace(self, files=replace(self.files, releases=known)).pasted(rest, where)
+            found = replace(self, files=self.files.finding(*listed)).pasted(rest, where)
             return [replace(one, run=with_releases(one.run, Named(), listed)) for one in found]
         if NAME.fullmatch(text.strip()):
             return [Reading(tool=MODEL, run={"model": {"name": model_name(text.strip())}})]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...ledger.secrets import hide_forms
 from ...runfile.text.errors import InputError
-from ..releases.named import KnownReleases
+
+if TYPE_CHECKING:
+    from ..releases.named import KnownReleases
+    from ..releases.release import Release
 
 
 class NamedFiles(Struct, frozen=True):
@@ -23,7 +27,14 @@ class NamedFiles(Struct, frozen=True):
 
     folder: Path | None = Path()
     written: Mapping[str, str] = {}
-    releases: KnownReleases = KnownReleases()
+    releases: KnownReleases | None = None
+
+    def finding(self, *found: Release) -> NamedFiles:
+        """The same with further releases that were found, which win over those found before."""
+        from ..releases.named import KnownReleases
+
+        known = self.releases or KnownReleases()
+        return replace(self, releases=replace(known, here=(*found, *known.here)))
 
     def path(self, name: str, option: str) -> Path:
         """The path of a file that `option` names."""

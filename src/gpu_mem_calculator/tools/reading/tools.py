@@ -80,9 +80,7 @@ def read_command(command: Command) -> Reading:
     if command.gpu_bytes is None and command.card is not None:
         command = replace(command, gpu_bytes=command.card.least_bytes)
     if command.release is not None:
-        there = command.files.releases
-        there = replace(there, here=(command.release, *there.here))
-        command = replace(command, files=replace(command.files, releases=there))
+        command = replace(command, files=command.files.finding(command.release))
     result: Reading = _reader(found).read_command(safe_command(command))
     _at_release(result, command.release.version if command.release else "")
     result.assumed[:0] = command.assumed

@@ -200,8 +200,10 @@ def by_names_at(reading: Reading, at: ToolAt) -> None:
             reading.limit(f"{name}={value}", why)
 
 
-def tool_at(path: str, known: KnownReleases) -> ToolAt:
+def tool_at(path: str, known: KnownReleases | None) -> ToolAt:
     """A tool at the releases that are known; `path` is that of its table, which has a lock."""
+    if known is None:
+        return ToolAt(path, _release(path))
     lock, given = release_lock(path), known.all
     package = package_name(lock.package)
     releases = {name: given[name] for name in BELOW if name in given}
