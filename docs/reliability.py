@@ -58,13 +58,19 @@ threads about memory that state one and were found (a third had been tried at 0.
 other threads about memory that the same look-ups showed; and drawn at random from public
 repositories of 2023 to 2025 (none of the last two was seen before). *At first* is the first try,
 with the newest releases; *now* is today's; *at its releases* is today's with `--at`, the month of
-the command and the release that is said of its tool. *accepted*: any verdict; *not here*: the model
+the command and the release that is said of its tool; *a model named* is today's where a model that
+is not here is said with `--set model.name=`. *accepted*: any verdict; *not here*: the model
 or a file that the command names is not on this machine, which had no network; *unknown*: a name, a
 value or a tool is not known.
 
 | commands | tried | accepted | not here | unknown | other |
 |---|---|---:|---:|---:|---:|"""
-TRIES = {"first": "at first", "now": "now", "at": "now, at its releases"}
+TRIES = {
+    "first": "at first",
+    "now": "now",
+    "at": "now, at its releases",
+    "named": "now, a model named",
+}
 PEOPLE_REFUSED = """
 | refused now | why |
 |---|---|"""

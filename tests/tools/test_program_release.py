@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.releases.apply import with_names_at_release
 
 TRAINER, SFT = "transformers.Trainer", "trl.SFTTrainer"
 
@@ -104,3 +105,12 @@ def test_programs_of_older_releases_take_what_was_measured(row: dict[str, Any]) 
     assert result.allocated_bytes <= 1.00002 * measured
     adds = sum(limit.adds_bytes or 0 for limit in result.limits)
     assert result.allocated_bytes + adds >= 0.99998 * measured
+
+
+def test_names_that_a_reader_writes_are_those_of_the_release() -> None:
+    """A name that the user wrote stays, and is refused where the release does not have it."""
+    run: dict[str, Any] = {"releases": {"transformers": "4.39.2"}}
+    run["program"] = {"tool": TRAINER, "args": {"eval_strategy": "no"}}
+    renamed = with_names_at_release(run, ())["program"]["args"]
+    assert renamed == {"evaluation_strategy": "no"}
+    assert with_names_at_release(run, {"eval_strategy"}) == run

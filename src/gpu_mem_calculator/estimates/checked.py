@@ -158,9 +158,11 @@ def check_reading(reading: Reading, question: CheckQuestion) -> Checked:
     run = {**reading.run_file, "hardware": hardware}
     data = with_settings(run, question.settings)
     if question.named is not None:
-        from ..tools.releases.apply import with_releases  # most runs name no release
+        # most runs name no release
+        from ..tools.releases.apply import with_names_at_release, with_releases
 
         data = with_releases(data, question.named, question.here)
+        data = with_names_at_release(data, reading.written)
     tool = TOOLS.get((data.get("program") or {}).get("tool", ""))
     if not data.get("model") and (tool is None or not tool.own_model):
         return _cannot_tell(reading, [NO_MODEL])
@@ -221,6 +223,8 @@ def _gpu_bytes(hardware: Mapping[str, Any]) -> int | None:
 
 def _cannot_tell(reading: Reading, problems: Sequence[str]) -> Checked:
     """The answer for a run that is read, but not modelled."""
+    if reading.unsaid and any("$" in one or one == NO_MODEL for one in problems):
+        problems = [*problems, reading.unsaid]
     data = {"verdict": UNSURE, "exit_code": CANNOT_TELL, "problems": list(problems)}
     return Checked(
         reading=reading,

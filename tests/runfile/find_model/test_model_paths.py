@@ -45,6 +45,25 @@ def test_a_folder_without_a_models_name_is_refused(path: str) -> None:
         find_model(ModelConfig(name=path))
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "$MODEL",
+            "is a variable that nothing sets; write MODEL=owner/model in front of it, or say",
+        ),
+        ("${MODEL}", "write MODEL=owner/model in front of it"),
+        ("$2", "is a word after the script's name that is not given; say which model"),
+        ("$(grep…)", "is what another command prints, and none is started; say which model"),
+    ],
+)
+def test_what_a_shell_script_leaves_open_is_said(name: str, why: str) -> None:
+    """With what settles it."""
+    with pytest.raises(InputError) as error:
+        find_model(ModelConfig(name=name))
+    assert why in str(error.value)
+
+
 def test_a_folder_that_exists_is_read(tmp_path: Path) -> None:
     """Its name means nothing then."""
     folder = tmp_path / "Qwen3-8B"

@@ -76,3 +76,12 @@ def test_what_is_wrong_with_a_command(folder: Path) -> None:
     ):
         with pytest.raises(InputError):
             read(folder, command)
+
+
+def test_a_key_that_is_there_twice_is_the_last(tmp_path: Path) -> None:
+    """As yaml.safe_load has it; what it is of two is said."""
+    text = "base_model: qwen2.5-0.5b\nmicro_batch_size: 1\ndatasets: [{path: a, type: alpaca}]\n"
+    (tmp_path / "a.yml").write_text(f"{text}micro_batch_size: 4\n", encoding="utf-8")
+    reading = read_command(read_launch(["axolotl", "train", "a.yml"], NamedFiles(tmp_path)))
+    assert reading.run["program"]["args"]["per_device_train_batch_size"] == 4
+    assert "micro_batch_size: there twice in the file, of which the last holds" in reading.assumed

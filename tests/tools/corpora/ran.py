@@ -46,7 +46,8 @@ SAID = re.compile(
 )
 # And where the model, or a file that the command names, is not on this machine.
 MISSING = re.compile(
-    r"model\.name=.*(not on this machine|neither a preset|not read from the hub)|no such file|"
+    r"model\.name=.*(not on this machine|neither a preset|not read from the hub|is a variable|"
+    r"is a word after|is what another command prints)|no such file|"
     r"nothing that was read names the model|names no model"
 )
 VERDICT = re.compile(r"^(fits|does not fit|cannot tell|will not start)\b|\bof [\d.]+ GiB", re.M)
@@ -55,6 +56,8 @@ MONTH = re.compile(r"20\d\d-\d\d")
 # Tools whose own release --at does not take, because a run file has another tool in their place.
 TRANSLATED = ("llamafactory", "verl")
 PACKAGES = {"swift": "ms-swift", "llamacpp": "llama-cpp"}  # of tools with another name
+# A model on every machine, in the place of one that is not here.
+MODEL_NAMED = ("--set", "model.name=qwen2.5-7b")
 NEEDS_SHELL = re.compile(r"[\n$|&;<>`'\"\\]")
 
 
@@ -117,6 +120,11 @@ def why(text: str) -> str:
     return line.replace("|", "\\|")[:LONGEST]
 
 
+def with_model(row: Mapping[str, Any], kind: str) -> str:
+    """How `check` ends where a model that is not here is named with --set."""
+    return outcome(row, *MODEL_NAMED)[0] if kind == NOT_HERE else kind
+
+
 def ended(name: str) -> list[dict[str, str]]:
     """How each command of a file ends now, beside how it ended at first."""
     stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
@@ -127,7 +135,8 @@ def ended(name: str) -> list[dict[str, str]]:
         said = {"why": why(text)} if kind != ACCEPTED else {}
         begun = first.get(row["id"], kind)
         then = outcome(row, *at_releases(row))[0]
-        found.append({"id": row["id"], "first": begun, "now": kind, "at": then, **said})
+        ends = {"first": begun, "now": kind, "at": then, "named": with_model(row, kind)}
+        found.append({"id": row["id"], **ends, **said})
         if kind != ACCEPTED:
             print(f"\n== {row['id']} ({row['tool']}, {row['date']}): {kind}\n{text.strip()[:900]}")
     counts = Counter(row["now"] for row in found)

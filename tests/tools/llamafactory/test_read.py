@@ -296,3 +296,22 @@ def test_names_before_0_8() -> None:
     assert any(limit.key == "stage=dpo" for limit in reading.limits)
     freeze = {"finetuning_type": "freeze", "num_layer_trainable": 2, "name_module_trainable": "mlp"}
     assert _read(LORA, freeze).problems == []
+
+
+def test_a_file_of_the_repository_is_known_where_it_is_not_here(tmp_path: Path) -> None:
+    """With the pairs of the command; a file that is here wins."""
+    path = "LLaMA-Factory/examples/train_full/llama3_full_sft.yaml"
+    words = f"llamafactory-cli train {path} model_name_or_path=qwen2.5-0.5b deepspeed=null"
+    reading = _command(tmp_path, words)
+    assert reading.run["model"] == {"name": "qwen2.5-0.5b"}
+    assert f"{path} is not here; it is taken as LLaMA-Factory 0.9.3 has it" in reading.assumed
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(json.dumps(LORA), encoding="utf-8")
+    assert "peft" in _command(tmp_path, words).run["program"]
+
+
+def test_fp16_of_adapters_is_counted_in_float16() -> None:
+    """As releases before 0.9.4 load weights; what newer ones copy is not modelled."""
+    reading = _read(LORA, {"bf16": False, "fp16": True})
+    assert reading.run["program"]["load"]["dtype"] == "float16"
+    assert [limit.could for limit in reading.limits] == ["more"]

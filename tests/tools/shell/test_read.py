@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.tools.reading import tools
 from gpu_mem_calculator.tools.reading.command import Command
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.shell.read import main_command, read_script
@@ -261,6 +262,7 @@ def test_a_folder_of_another_machine_is_not_entered(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("python train.py --gpus <num_gpus> --b 1", ("--gpus", "<num_gpus>", "--b", "1")),
+        ("python train.py --out <YOUR OWN DIR> # x", ("--out", "<YOUR OWN DIR>")),
         ("python train.py /runs/<name>/last --b 1", ("/runs/<name>/last", "--b", "1")),
         ("python train.py --a 1 <in >out", ("--a", "1")),
         ("python train.py --a 1 <in>out", ("--a", "1")),
@@ -269,3 +271,17 @@ def test_a_folder_of_another_machine_is_not_entered(tmp_path: Path) -> None:
 def test_a_placeholder_is_a_word(line: str, words: tuple[str, ...]) -> None:
     """`<name>` is what a reader shall write, and no file."""
     assert command(line).words[1:] == words
+
+
+def test_words_that_are_not_given_are_asked_for() -> None:
+    """Those that the script itself uses; in their place, not what follows from them."""
+    gpt = "torchrun pretrain_gpt.py --num-layers $1 --hidden-size $3"
+    (one,) = read_script(gpt, NO_FILES)
+    assert one.unsaid == (
+        "the script uses $1 to $3, words after its name, and none is given; write them there"
+    )
+    assert one.unsaid in tools.read_command(one).problems
+    assert not any("$" in said and said != one.unsaid for said in tools.read_command(one).problems)
+    (given,) = read_script(gpt, NO_FILES, ["2", "", "64"])
+    default, function = 'python a.py "${1:-x}"', "f() { echo $1; }; f; python a.py"
+    assert [given.unsaid, *(command(text).unsaid for text in (default, function))] == ["", "", ""]

@@ -227,3 +227,15 @@ def test_the_arguments_of_the_trainer_for_sequences_are_in_the_table() -> None:
     """Those that Seq2SeqTrainingArguments has beside TrainingArguments (transformers 5.17.0)."""
     own = {"sortish_sampler", "predict_with_generate", "generation_config"}
     assert own | {"generation_max_length", "generation_num_beams"} <= set(SWIFT)
+
+
+def test_a_model_type_names_the_model_before_3() -> None:
+    """With the words that --deepspeed, --max_length and --lora_dtype had then."""
+    words = "swift sft --sft_type lora --model_type qwen1half-7b-chat --max_length -1"
+    reading = _read(f"{words} --deepspeed default-zero2 --lora_dtype AUTO")
+    assert reading.problems == []
+    assert reading.run["model"] == {"name": "Qwen/Qwen1.5-7B-Chat"}
+    assert reading.run["program"]["deepspeed"]["zero_optimization"]["stage"] == 2
+    assert any("is Qwen/Qwen1.5-7B-Chat, as ms-swift before 3.0" in one for one in reading.assumed)
+    (said,) = _read("swift sft --model_type qwen1half-7b-chaat").problems[:1]
+    assert "did you mean 'qwen1half-7b-chat'?" in said

@@ -101,10 +101,22 @@ def unknown_name_message(name: str) -> str:
             "https://, http:// and s3:// are read"
         )
     hint = _similar(name) or "; see gpu-mem-calc presets, or give its name on the hub, owner/model"
-    if name.startswith(("/", "~", "$", ".")):
-        fix = "say which model it is, with --set model.name=owner/model"
+    fix = "say which model it is, with --set model.name=owner/model"
+    if name.startswith("$"):
+        return f"model.name={name!r} is {_of_shell(name)} {fix}"
+    if name.startswith(("/", "~", ".")):
         return f"model.name={name!r} is not on this machine, and no preset has its name; {fix}"
     return f"model.name={name!r} is neither a preset nor a file{hint}"
+
+
+def _of_shell(name: str) -> str:
+    """What a shell script has in the place of a model's name."""
+    if name.startswith("$("):
+        return "what another command prints, and none is started;"
+    plain = name.strip("${}")
+    if plain.isdigit():
+        return "a word after the script's name that is not given;"
+    return f"a variable that nothing sets; write {plain}=owner/model in front of it, or"
 
 
 def _similar(name: str) -> str:

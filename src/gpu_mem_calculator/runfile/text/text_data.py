@@ -24,9 +24,12 @@ DEEP_KEY = r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}"""
 JSON_STARTS = ("{", "//", "/*")
 
 
-def load_text(path: str | Path) -> Any:
-    """The data of a JSON, YAML or TOML file; `-` is standard input."""
-    return parse_file_text(file_text(path), str(path))
+def load_text(path: str | Path, repeated: list[str] | None = None) -> Any:
+    """The data of a JSON, YAML or TOML file; `-` is standard input.
+
+    repeated: gets the keys that YAML has twice, of which the last holds; else they are refused
+    """
+    return parse_file_text(file_text(path), str(path), repeated)
 
 
 def file_text(path: str | Path) -> str:
@@ -43,14 +46,14 @@ def file_text(path: str | Path) -> str:
     return read_text(path, most=MOST_SLOW_BYTES if slow else MOST_BYTES)
 
 
-def parse_file_text(text: str, path: str) -> Any:
+def parse_file_text(text: str, path: str, repeated: list[str] | None = None) -> Any:
     """The data of a file's text, in the format of its ending."""
     if path == STDIN:
-        return parse_any_text(text, "standard input")
-    return parse_text(text, os.path.splitext(path)[1].lower(), path)
+        return parse_any_text(text, "standard input", repeated)
+    return parse_text(text, os.path.splitext(path)[1].lower(), path, repeated)
 
 
-def parse_text(text: str, ending: str, where: str) -> Any:
+def parse_text(text: str, ending: str, where: str, repeated: list[str] | None = None) -> Any:
     """The data of a text in the format of `ending`; `where` names the text in error messages."""
     if not text.strip():
         raise InputError(f"{where}: the file is empty")
@@ -59,7 +62,7 @@ def parse_text(text: str, ending: str, where: str) -> Any:
         if kind == "YAML":
             from .yaml_text import parse_yaml
 
-            return parse_yaml(text)
+            return parse_yaml(text, repeated)
         if kind == "TOML":
             import tomllib
 
@@ -73,7 +76,7 @@ def parse_text(text: str, ending: str, where: str) -> Any:
         raise InputError(f"{where}: not valid {kind}, {_reason(error)}") from None
 
 
-def parse_any_text(text: str, where: str) -> Any:
+def parse_any_text(text: str, where: str, repeated: list[str] | None = None) -> Any:
     """The data of a text in any format: JSON if it begins like JSON, else TOML, else YAML."""
     if not text.strip():
         raise InputError(f"{where}: it is empty")
@@ -84,7 +87,7 @@ def parse_any_text(text: str, where: str) -> Any:
         raise InputError(f"{where}: it is {limit}; give a smaller text, or JSON")
     for ending in (*TOML, *YAML[:1]):
         try:
-            return parse_text(text, ending, where)
+            return parse_text(text, ending, where, repeated)
         except InputError as error:
             problem = error
     raise problem

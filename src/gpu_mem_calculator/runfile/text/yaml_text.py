@@ -16,9 +16,18 @@ KNOWN_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", 
 EXPONENT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$"
 
 
-def parse_yaml(text: str) -> Any:
-    """The data of a YAML text, without secrets; raises ValueError with the line of an error."""
-    return _parsed(text, lambda yaml: hidden(yaml.load(text, Loader=_loader())))
+def parse_yaml(text: str, repeated: list[str] | None = None) -> Any:
+    """The data of a YAML text, without secrets; raises ValueError with the line of an error.
+
+    repeated: gets the keys that are there twice, of which the last holds; else they are errors
+    """
+
+    def loader(stream: str) -> Any:
+        made = _loader()(stream)
+        made.repeated = repeated
+        return made
+
+    return _parsed(text, lambda yaml: hidden(yaml.load(text, Loader=loader)))
 
 
 def parse_yaml_documents(text: str) -> list[Any]:
@@ -53,8 +62,10 @@ def _loader_of(base: Any) -> Any:
     """
 
     class Loader(base):  # type: ignore[misc]
+        repeated: list[str] | None = None
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            _refuse_twice(node)
+            _refuse_twice(node, self.repeated)
             return super().construct_mapping(node, deep=deep)
 
     Loader.yaml_constructors = {
@@ -72,12 +83,14 @@ def _loader() -> Any:
     return _loader_of(_base_loader())
 
 
-def _refuse_twice(node: Any) -> None:
-    """Raise where a key is there twice; `<<` merges another object and may be."""
+def _refuse_twice(node: Any, repeated: list[str] | None) -> None:
+    """Raise where a key is there twice, or note it; `<<` merges another object and may be."""
     seen: set[Any] = set()
     for key, _ in getattr(node, "value", ()):
         if isinstance(key.value, str) and not key.tag.endswith(":merge"):
-            if (key.tag, key.value) in seen:
+            if (key.tag, key.value) in seen and repeated is not None:
+                repeated.append(key.value)
+            elif (key.tag, key.value) in seen:
                 line = key.start_mark.line + 1
                 raise ValueError(f"line {line}: {key.value} is there twice; delete one of them")
             seen.add((key.tag, key.value))

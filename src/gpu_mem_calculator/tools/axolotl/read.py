@@ -19,7 +19,7 @@ from ...runfile.other_names import OPTIM
 from ...runfile.text.errors import InputError, nearest, quoted
 from ..reading.command import Command
 from ..reading.keys import sort_keys
-from ..reading.named_files import NamedFiles
+from ..reading.named_files import NamedFiles, repeated_note
 from ..reading.reading import Could, Reading, Section
 from ..releases.tool_at import ToolAt, below, by_names_at, tool_at
 from ..trainer.optimizers import REFUSED_OPTIMIZERS
@@ -78,12 +78,14 @@ def read_command(command: Command) -> Reading:
     """What `axolotl train FILE ...` means, and `accelerate launch -m axolotl.cli.train FILE`."""
     command, words = launched(command)
     given = file_and_options(words)
-    data = mapping(command.files.data(given.file, "axolotl train"), given.file)
+    repeated: list[str] = []
+    data = mapping(command.files.data(given.file, "axolotl train", repeated), given.file)
     if given.num_processes is not None:
         command = replace(command, num_gpus=given.num_processes)
     reading = read_settings(given.changed(data), command)
     sort_keys(reading, argument_table(COMMAND, FOLDER), given.own(), "--")
     reading.problems += given.problems
+    reading.assumed += repeated_note(repeated)
     return reading
 
 

@@ -15,6 +15,7 @@ TABLES = tables(__file__)
 # Names that scripts give to the model and to the length of a sequence.
 CONFIG = "config"
 MODEL_NAMES: list[str] = TABLES["model_names"]
+HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 LENGTH_NAMES: list[str] = TABLES["length_names"]
 OTHER_NAMES = {name: ours for ours, names in TABLES["other_names"].items() for name in names}
 # Names that say where data and results are, how long it trains, and what is logged;
@@ -64,10 +65,14 @@ def own_values(own: Mapping[str, list[str]]) -> dict[str, Any]:
 def known_names(own: Values, table: Values) -> dict[str, Any]:
     """Own options that have a usual meaning, under the names of TRL's scripts."""
     found: dict[str, Any] = {}
+    models = [value for name, value in own.items() if name in MODEL_NAMES]
+    if models:  # of several, one may be the script's own word for an architecture
+        on_hub = (one for one in models if HUB_NAME.fullmatch(str(one)))
+        found["model_name_or_path"] = next(on_hub, models[0])
     for name, value in own.items():
         if name in MODEL_NAMES:
-            found.setdefault("model_name_or_path", value)
-        elif name in LENGTH_NAMES:
+            continue
+        if name in LENGTH_NAMES:
             found.setdefault("max_length" if "max_length" in table else "max_seq_length", value)
         elif name in OTHER_NAMES:
             found.setdefault(OTHER_NAMES[name], value)

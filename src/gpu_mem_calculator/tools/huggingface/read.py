@@ -70,6 +70,7 @@ def read_command(command: Command) -> Reading:
         reading.assumed.append(f"{script} uses {tool}, {why}")
     elif tool is None and script not in EXAMPLES:
         reading.assumed.append(f"{script} uses {TRAINER}, because its name says no other")
+    reading.usual = script not in EXAMPLES
     values, loaded = _script_values(reading, command, tool or TRAINER)
     _fill(reading, tool or TRAINER, values, command, loaded)
     return reading

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...catalog.kept import read_table
 from ...ledger import frameworks
 from ...runfile.text.errors import InputError, quoted
 from ...runfile.text.yaml_text import parse_yaml
@@ -50,6 +51,7 @@ TOOL = "LLaMA-Factory"
 OLDEST = "0.9.0"  # the first release whose code was read
 FILES = (".yaml", ".yml", ".json")
 ORPO = "orpo"
+EXAMPLES = "examples/"  # a folder of the repository; examples.json has its files for training
 STARTS = (["train"], ["sft"], ["dpo"], ["rm"])  # the last three are those of the second version
 
 
@@ -58,9 +60,10 @@ def read_command(command: Command) -> Reading:
     words = list(command.words[1:])
     if words[:1] in STARTS:
         words = words[1:]
-    given, problems = _given(words, command.files)
+    given, problems, notes = _given(words, command.files)
     reading = _read(given, command.files, command_launch(command, given))
     reading.problems += problems
+    reading.assumed[:0] = notes
     return reading
 
 
@@ -116,17 +119,31 @@ def _read(given: Values, files: NamedFiles, launch: FactoryProcesses) -> Reading
     return reading
 
 
-def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], list[str]]:
-    """The keys that a command gives, and its problems."""
+def _given(words: Sequence[str], files: NamedFiles) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The keys that a command gives, its problems, and what is assumed."""
     if not words or not words[0].endswith(FILES):
-        return parsed_arguments(TOOL, words, with_older_names(TABLE, OTHER_NAMES))
-    given = file_arguments(TOOL, words[0], files, "llamafactory-cli train")
+        return *parsed_arguments(TOOL, words, with_older_names(TABLE, OTHER_NAMES)), []
+    notes: list[str] = []
+    given = _example(words[0], files, notes)
+    if given is None:
+        given = file_arguments(TOOL, words[0], files, "llamafactory-cli train", notes)
     for word in words[1:]:
         name, sign, value = word.partition("=")
         if not sign:
             raise InputError(f"{quoted(word)} after {words[0]} must be a pair key=value")
         given[name] = parse_yaml(value) if value.strip() else None
-    return given, []
+    return given, [], notes
+
+
+def _example(path: str, files: NamedFiles, notes: list[str]) -> dict[str, Any] | None:
+    """The keys of a file of LLaMA-Factory's repository that is not here; None for another file."""
+    name = path.replace("\\", "/").rpartition(EXAMPLES)[2]
+    known = read_table(f"{FOLDER}/examples.json")
+    if EXAMPLES not in path.replace("\\", "/") or name not in known or files.exists(path):
+        return None
+    release, given = known[name]
+    notes.append(f"{path} is not here; it is taken as LLaMA-Factory {release} has it")
+    return dict(given)
 
 
 def megatron_run(reading: Reading, values: Values, launch: FactoryProcesses) -> None:

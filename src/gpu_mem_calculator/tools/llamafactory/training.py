@@ -71,7 +71,7 @@ def training_run(
     program["args"] |= _checkpoints(values, launch, at)
     if values["enable_liger_kernel"]:
         program["args"] |= _liger(values)
-    program["load"] = _loading(values, launch, deepspeed, at)
+    program["load"] = _loading(reading, values, launch, deepspeed, at)
     program["data"] = {"seq_len": sequence_length(values)}
     program |= filled(accelerate=dict(launch.accelerate or {}), deepspeed=deepspeed)
     run["program"] = program
@@ -133,7 +133,11 @@ def _checkpoints(values: Values, launch: FactoryProcesses, at: ToolAt) -> Sectio
 
 
 def _loading(
-    values: Values, launch: FactoryProcesses, deepspeed: Section | None, at: ToolAt
+    reading: Reading,
+    values: Values,
+    launch: FactoryProcesses,
+    deepspeed: Section | None,
+    at: ToolAt,
 ) -> Section:
     """from_pretrained takes the checkpoint's dtype, and puts the weights on the GPU unless they are
     sharded (model/patcher.py patch_config). Weights that are trained are then cast to fp32, but
@@ -150,6 +154,9 @@ def _loading(
     load: Section = {"dtype": "float32" if trained and not kept else "auto"}
     if at.before("0.9.4") and load["dtype"] == "auto":
         load = _older_dtype(values, plain=bool(sharded) and values["quantization_bit"] is None)
+    elif values["fp16"] and load["dtype"] == "auto" and values["quantization_bit"] is None:
+        load["dtype"] = "float16"
+        reading.limit("fp16=true", *LIMITS["fp16"])
     if values["flash_attn"] in ATTENTION:
         load["attn_implementation"] = ATTENTION[values["flash_attn"]]
     elif values["flash_attn"] != "auto":

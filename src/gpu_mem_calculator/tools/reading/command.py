@@ -34,6 +34,7 @@ class Command(Struct, frozen=True, kw_only=True):
     - `devices`: the GPUs that it uses; empty where it uses the first ones
     - `detached`: whether its launcher leaves it in the background, as `docker run -d` does
     - `limits`: what of its launcher or its file is not modelled
+    - `unsaid`: a sentence on words that its script takes after its name and that are not given
     """
 
     words: tuple[str, ...]
@@ -54,6 +55,7 @@ class Command(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     detached: bool = False
     limits: tuple[Limit, ...] = ()
+    unsaid: str = ""
 
     @property
     def program(self) -> str:

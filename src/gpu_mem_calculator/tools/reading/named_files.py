@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,18 +58,28 @@ class NamedFiles(Struct, frozen=True):
 
         return hide_forms(read_text(self.path(name, option), option))
 
-    def data(self, name: str, option: str = "") -> Any:
-        """The data of a JSON, YAML or TOML file."""
+    def data(self, name: str, option: str = "", repeated: list[str] | None = None) -> Any:
+        """The data of a JSON, YAML or TOML file.
+
+        repeated: gets the keys that YAML has twice, of which the last holds; without it they are
+        refused
+        """
         if os.path.normpath(name) in self.written:
             from ...runfile.text.text_data import parse_any_text
 
-            return parse_any_text(self.text(name), name)
+            return parse_any_text(self.text(name), name, repeated)
         path = self.path(name, option)
         if not _is_file(path):
             raise InputError(f"{option} {name}: no such file".lstrip())
         from ...runfile.text.text_data import load_text
 
-        return load_text(path)
+        return load_text(path, repeated)
+
+
+def repeated_note(repeated: Sequence[str]) -> list[str]:
+    """One sentence on keys that a file has twice; none where it has none."""
+    names = ", ".join(dict.fromkeys(repeated))
+    return [f"{names}: there twice in the file, of which the last holds"] if names else []
 
 
 def _is_file(path: Path) -> bool:

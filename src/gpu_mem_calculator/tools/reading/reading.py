@@ -29,6 +29,8 @@ class Reading(Struct, kw_only=True):
     - `problems`: a sentence for each thing that is wrong, such as a key that nobody knows
     - `card`, `name`, `slots`, `devices`: those of the command
     - `script`: the Python script whose lines were followed, by its name; else empty
+    - `usual`: whether options have the usual meaning of their names, because the script is not here
+    - `unsaid`: a sentence on words that a shell script takes after its name and that are not given
     """
 
     tool: str
@@ -43,6 +45,8 @@ class Reading(Struct, kw_only=True):
     slots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     script: str = ""
+    usual: bool = False
+    unsaid: str = ""
 
     def limit(self, key: str, why: str, could: Could = "either", **more: Any) -> None:
         """Name what is not modelled; `more`: the other fields of the limit."""
@@ -57,6 +61,11 @@ class Reading(Struct, kw_only=True):
     def is_deepspeed(self) -> bool:
         """Whether it is DeepSpeed's JSON, which names no model."""
         return self.tool == DEEPSPEED
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The names of arguments that the user wrote, as far as they are those of the program."""
+        return frozenset(() if self.usual else (key.lstrip("-") for key in self.keys))
 
     @property
     def assumed_at_a_release(self) -> list[str]:

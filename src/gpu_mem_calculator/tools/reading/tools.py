@@ -26,6 +26,7 @@ from .reading import Limit, Reading
 MOST_GPUS = 16  # of a machine
 DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
 CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
+UNKNOWN = " $"  # begins what a shell script does not say
 OBJECT = re.compile(r"=['\"]?[\[{]*\{.*", re.DOTALL)  # the JSON that an option has as its value
 # Keys of tools' files that may have a model_type, too.
 NOT_OF_MODELS = frozenset({"base_model", "model_name_or_path", "per_device_train_batch_size"})
@@ -84,7 +85,16 @@ def read_command(command: Command) -> Reading:
     result: Reading = _reader(found).read_command(safe_command(command))
     _at_release(result, command.release.version if command.release else "")
     result.assumed[:0] = command.assumed
+    _add_unsaid(result, command.unsaid)
     return safe_reading(with_card(result, command))
+
+
+def _add_unsaid(reading: Reading, unsaid: str) -> None:
+    """What a script's own words leave open, in the place of the problems that follow from it."""
+    reading.unsaid = unsaid
+    others = [one for one in reading.problems if UNKNOWN not in one]
+    if unsaid and len(others) < len(reading.problems):
+        reading.problems = [*others, unsaid]
 
 
 def _at_release(reading: Reading, version: str) -> None:

@@ -12,7 +12,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..translation.arguments import MEMORY, Argument, ArgumentTable, argument_table
 from ..translation.kinds import NAMES, TEXT, fits, kind_of
 from ..translation.kinds import WHOLE as WHOLE_NUMBER
-from .named_files import NamedFiles
+from .named_files import NamedFiles, repeated_note
 from .options import OptionSyntax, parse_options
 from .reading import Limit, Reading, Section
 
@@ -129,9 +129,15 @@ def parsed_arguments(
     return parsed.values, [*parsed.problems, *strays]
 
 
-def file_arguments(tool: str, name: str, files: NamedFiles, program: str) -> dict[str, Any]:
-    """The arguments of a file that a command names in the place of options."""
-    data = files.data(name, program)
+def file_arguments(
+    tool: str, name: str, files: NamedFiles, program: str, notes: list[str]
+) -> dict[str, Any]:
+    """The arguments of a file that a command names in the place of options; `notes` gets a sentence
+    on keys that are there twice, of which yaml.safe_load takes the last.
+    """
+    repeated: list[str] = []
+    data = files.data(name, program, repeated)
+    notes += repeated_note(repeated)
     if not isinstance(data, Mapping):
         raise InputError(f"{name}: a file of {tool} has keys and values at its top")
     return dict(data)

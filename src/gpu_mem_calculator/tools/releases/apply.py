@@ -44,6 +44,35 @@ def with_releases(
     return {**_unsaid(run, asked), RELEASES: {**own, **told}} if told else dict(run)
 
 
+def with_names_at_release(run: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
+    """A run file whose program has the names that its arguments have at the user's release.
+
+    Readers of other tools write the names of the release that is modelled.
+
+    written: names that the user wrote, which stay: a release without one is refused
+    """
+    from ..translation.arguments import renamed
+    from ..translation.at_release import at_release
+    from ..translation.tools import TOOLS
+
+    program = run.get("program") or {}
+    tool, args = TOOLS.get(str(program.get("tool"))), program.get("args") or {}
+    have = {name: _release(one) for name, one in (run.get(RELEASES) or {}).items()}
+    version = have.pop(PACKAGES[package_name(tool.package)], "") if tool else ""
+    at = at_release(tool.arguments, version, have) if tool and version else None
+    if at is None:
+        return run
+    older = {new: old for old, new in renamed(at.path).items() if old in at.names}
+    kept = at.names | set(written)
+    names = {name: name if name in kept else older.get(name, name) for name in args}
+    return {**run, "program": {**program, "args": {names[key]: args[key] for key in args}}}
+
+
+def _release(given: Any) -> str:
+    """The release of `{release, read_from}`, or of its text."""
+    return str(given["release"] if isinstance(given, Mapping) else given)
+
+
 def _unsaid(run: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
     """A run file without the release that it says itself of a package that --at names."""
     found = dict(run)

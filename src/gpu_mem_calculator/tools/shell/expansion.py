@@ -321,6 +321,8 @@ class Expansion:
 
     def _unset(self, name: str, inner: str) -> list[str]:
         if name.isdigit() or name == "#":
+            if self.variables.asks and name.strip("#0"):
+                self.variables.asked.add(int(name))
             return [f"${name}"]
         if self.empty_if_unset or "[@]" in inner or "[*]" in inner:
             return []

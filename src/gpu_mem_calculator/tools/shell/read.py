@@ -133,8 +133,8 @@ def read_script(
         script.run_text(text)
         commands, problem = _commands(script, files)
         if commands:
-            notes = tuple(script.notes)
-            return [_completed(one, allocation, notes) for one in commands]
+            notes, unsaid = tuple(script.notes), _unsaid(known)
+            return [replace(_completed(one, allocation, notes), unsaid=unsaid) for one in commands]
     seen = [" ".join(one.words[:3]) for one in script.started if one.words[0] not in BUILT_IN]
     names = ", ".join(dict.fromkeys(seen[:MOST_SEEN]))
     saw = f" ({names})" if names else ""
@@ -142,6 +142,16 @@ def read_script(
         raise problem or UnknownToolError(
             f"the shell script starts no tool that is known{saw}; check its command instead"
         )
+
+
+def _unsaid(variables: Variables) -> str:
+    """A sentence on the words that the script uses and that do not stand after its name."""
+    if not variables.asked:
+        return ""
+    places = [f"${place}" for place in sorted(variables.asked)]
+    named = f"{places[0]} to {places[-1]}" if len(places) > 1 else places[0]
+    given = f"{len(variables.arguments)} stand there" if variables.arguments else "none is given"
+    return f"the script uses {named}, words after its name, and {given}; write them there"
 
 
 def _commands(script: ShellScript, files: NamedFiles) -> tuple[list[Command], InputError | None]:

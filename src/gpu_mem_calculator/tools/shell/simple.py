@@ -219,15 +219,15 @@ def _words(script: ShellScript, raw_words: list[str]) -> list[str]:
 def _call(script: ShellScript, words: list[str]) -> None:
     """A function of the script."""
     variables = script.expansion.variables
-    before = variables.arguments, variables.arguments_known
-    variables.arguments, variables.arguments_known = words[1:], True
+    before = variables.arguments, variables.arguments_known, variables.asks
+    variables.arguments, variables.arguments_known, variables.asks = words[1:], True, False
     try:
         script.run(script.functions[words[0]])
     except LeaveError as leave:
         if leave.kind != "return":
             raise
     finally:
-        variables.arguments, variables.arguments_known = before
+        variables.arguments, variables.arguments_known, variables.asks = before
 
 
 def _program(script: ShellScript, words: list[str], environment: dict[str, str]) -> None:
@@ -258,7 +258,7 @@ def _shell(script: ShellScript, command: Command) -> None:
     for name, value in command.environment.items():
         inner.set(name, value)
         inner.exported.add(name)
-    inner.arguments, inner.arguments_known = rest[1:], True
+    inner.arguments, inner.arguments_known, inner.asks = rest[1:], True, False
     if text is not None:
         script.run_text(text)
     else:

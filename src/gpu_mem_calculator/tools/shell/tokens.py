@@ -10,8 +10,9 @@ from ...runfile.text.errors import InputError
 from .bounds import WORK_OF_SPECIAL, WORK_OF_TOKEN, Work
 
 PLAIN = re.compile(r"[^\s;&|<>()\"'\\$`{}#]+")
-# What a reader shall write: <num_gpus>. A file behind <, with another behind >, is rarer.
-PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]*>(?![\w.$\"'<>&|])")
+# What a reader shall write: <num_gpus>, <your model>. A file behind <, with another behind >, is
+# rarer.
+PLACEHOLDER = re.compile(r"<[A-Za-z](?:[\w.-]*|[\w-]*(?: [A-Za-z][\w-]*)+)>(?![\w.$\"'<>&|])")
 OPERATOR = re.compile(
     r"\d+(?=[<>](?!\())|&>>|<<<|<<-|;;&|&&|\|\||;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|()<>]"
 )

@@ -19,7 +19,8 @@ def is_known(text: str) -> bool:
 class Variables:
     """Variables, arrays, what is exported, and the arguments of the script.
 
-    Arguments that were not given are unknown: somebody may start the script with some.
+    Arguments that were not given are unknown: somebody may start the script with some. `asked` are
+    the places of those that the script itself uses, outside of functions and other scripts.
     """
 
     def __init__(self, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
@@ -27,6 +28,8 @@ class Variables:
         self.exported: set[str] = set(environment)
         self.arguments = list(arguments)
         self.arguments_known = bool(arguments)
+        self.asked: set[int] = set()
+        self.asks = True
 
     def copy(self) -> Variables:
         """The same variables, for a subshell."""
@@ -36,6 +39,7 @@ class Variables:
             for name, value in self.values.items()
         }
         other.exported, other.arguments_known = set(self.exported), self.arguments_known
+        other.asked, other.asks = self.asked, self.asks
         return other
 
     def environment(self) -> dict[str, str]:

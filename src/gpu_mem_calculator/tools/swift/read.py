@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...catalog.kept import read_table
 from ...ledger import frameworks
-from ...runfile.text.errors import InputError
+from ...runfile.text.errors import InputError, nearest
 from ..reading.command import Command
 from ..reading.keys import by_new_names, sort_keys, with_older_names
 from ..reading.megatron_axes import engine, fewest_gpus, fused_loss, parallelism
@@ -29,7 +30,7 @@ from ..reading.trainer_arguments import (
     parsed_arguments,
     type_problems,
 )
-from ..releases.tool_at import below, by_names_at, tool_at
+from ..releases.tool_at import ToolAt, below, by_names_at, tool_at
 from ..translation.arguments import ArgumentTable, Values, argument_table, filled, renamed, tables
 from .processes import SwiftProcesses, add_hardware, command_processes
 from .training import training_lora, training_run
@@ -57,11 +58,14 @@ def read_command(command: Command) -> Reading:
     """A training command of swift or megatron."""
     megatron, words = _method(command)
     table = with_older_names(MEGATRON if megatron else SWIFT, OTHER_NAMES[megatron])
-    given, problems = _given(words[1:], command.files, table, "megatron" if megatron else "")
+    notes: list[str] = []
+    path = "megatron" if megatron else ""
+    given, problems = _given(words[1:], command.files, table, path, notes)
     variables = _variables(given) | dict(command.environment)
     processes = command_processes(replace(command, environment=variables))
     reading = _read(words[0], given, command.files, processes, megatron=megatron)
     reading.problems += problems
+    reading.assumed += notes
     return reading
 
 
@@ -99,6 +103,7 @@ def _read(
     given |= _converted_model(reading, given)
     losses = {name: given[name] for name in LOSSES if name in given and method == RLHF}
     reading.keys |= dict.fromkeys(losses, "free")
+    given = _with_model(reading, given, at)
     kept = sort_keys(reading, table, {k: v for k, v in given.items() if k not in losses})
     reading.problems += type_problems(table, kept)
     if given.get("config"):
@@ -132,6 +137,25 @@ def _converted_model(reading: Reading, given: Values) -> Section:
     return {"model": name}
 
 
+def _with_model(reading: Reading, given: Section, at: ToolAt) -> Section:
+    """The arguments with the model that --model_type names: until 2.6.1 that was enough, and
+    --max_length -1 was the model's own (swift/llm/utils/model.py register_model,
+    swift/llm/utils/argument.py, at the tags 1.1.0 to 2.6.1).
+    """
+    kind = given.get("model_type")
+    newer = at.is_other and not at.before("3.0")
+    if isinstance(given.get("model"), str) or not isinstance(kind, str) or newer:
+        return given
+    known: Mapping[str, str] = read_table(f"{FOLDER}/model_types.json")
+    if kind not in known:
+        hint = nearest(kind, known) or ""
+        reading.problems.append(f"--model_type {kind} is no model of ms-swift before 3.0{hint}")
+        return given
+    reading.assumed.append(f"--model_type {kind} is {known[kind]}, as ms-swift before 3.0 has it")
+    longest = {"max_length": None} if given.get("max_length") == -1 else {}
+    return {**given, "model": known[kind], **longest}
+
+
 def _variables(given: Values) -> dict[str, str]:
     found = given.get(ENVIRONMENT)
     if not isinstance(found, Mapping):
@@ -140,12 +164,12 @@ def _variables(given: Values) -> dict[str, str]:
 
 
 def _given(
-    words: Sequence[str], files: NamedFiles, table: ArgumentTable, path: str
+    words: Sequence[str], files: NamedFiles, table: ArgumentTable, path: str, notes: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The arguments that a command gives: those of its file, then its options."""
     given: dict[str, Any] = {}
     if words and words[0].endswith(FILES):
-        given, words = file_arguments(TOOL, words[0], files, "swift"), words[1:]
+        given, words = file_arguments(TOOL, words[0], files, "swift", notes), words[1:]
     lists = option_syntax(path or "arguments", FOLDER).lists
     values, problems = parsed_arguments(TOOL, words, table, lists)
     return given | values, problems

@@ -39,7 +39,13 @@ USUAL_BETA = 0.04  # arguments/rlhf_args.py _init_grpo
 # Arguments of GRPO, and TRL's names.
 GRPO_ARGS: dict[str, str] = TABLES["grpo_args"]
 VLLM_ARGS: dict[str, str] = TABLES["vllm_args"]
-BUNDLED = argument_data("configurations", Path(__file__).parent)
+FILES = argument_data("configurations", Path(__file__).parent)
+# Before 3.0 (v2.6.1 swift/llm/utils/argument.py lora_dtype).
+OLDER_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+# Until 2.6.1 (swift/llm/utils/argument.py handle_deepspeed, prepare_deepspeed).
+OLDER_FILES = {"default-zero2": "zero2", "default-zero3": "zero3"}
+OLDER_FILES |= {"zero2-offload": "zero2_offload", "zero3-offload": "zero3_offload"}
+BUNDLED = {**FILES, **{old: FILES[new] for old, new in OLDER_FILES.items()}}
 FLASH = ("flash_attn", "flash_attention_2")
 OWN = tuple(TABLES["own"])
 OWN_LOSSES = ("enable_dft_loss", "enable_channel_loss")  # in whose place Liger's is not used
@@ -265,7 +271,7 @@ def _tuner(reading: Reading, program: Section, values: Values) -> Section:
 def training_lora(values: Values) -> Section:
     """Adapters as `training.lora` has them; fp32 unless lora_dtype says otherwise."""
     own = values["lora_dtype"]
-    dtype = "float32" if own in AS_LOADED else own
+    dtype = "float32" if own in AS_LOADED else OLDER_DTYPES.get(own, own)
     return lora_keys(_lora(values), translated("lora_dtype", dtype, DTYPES))
 
 

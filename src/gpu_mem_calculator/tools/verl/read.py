@@ -44,6 +44,8 @@ SFT = "sft"
 KINDS = (SFT, "ppo")  # tables of arguments; the name of a module has one of the words
 OPTIMIZER, ADAM = f"{ACTOR}.optim.optimizer", ("adam", "adamw")
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
+EASY_R1 = "verl.trainer.main"
+FORK = "it is not read; verl is, with main_ppo and SFT trainers"
 GAE = "gae"  # the estimator of advantages that has a critic
 
 
@@ -52,6 +54,8 @@ def read_command(command: Command) -> Reading:
     kind = next((one for one in KINDS if one in command.words[0]), None)
     if kind is None:
         name = command.words[0]
+        if name == EASY_R1:
+            raise InputError(f"{name} is EasyR1's, a fork of verl with keys of its own; {FORK}")
         raise InputError(f"{name} does not train; verl is read with main_ppo and SFT trainers")
     given, options = read_overrides(command.words[1:])
     given = {**_config(options, command), **given}
