@@ -214,8 +214,8 @@ def test_what_is_refused(inference: dict[str, Any], words: str) -> None:
 
 
 def test_families_without_a_model() -> None:
-    """SGLang has no Mamba-2."""
-    with pytest.raises(InputError, match="has no mamba2 model"):
+    """SGLang has Mamba-2 since 0.5.20, which is not modelled."""
+    with pytest.raises(InputError, match="serves mamba2 from 0.5.20 on"):
         served("mamba2-2.7b")
 
 
@@ -259,7 +259,7 @@ def test_the_command_has_what_is_not_default() -> None:
 def test_versions_that_were_not_read_say_so() -> None:
     """A newer one has the newest rules."""
     server = served(engine_version="0.9.0", gpu_memory_utilization=0.8)
-    assert "SGLang 0.9.0 is newer than 0.5.18, whose rules are used" in server.notes
+    assert "SGLang 0.9.0 is newer than 0.5.23, whose rules are used" in server.notes
     assert server.tokens == served(gpu_memory_utilization=0.8).tokens
 
 

@@ -15,7 +15,7 @@ from gpu_mem_calculator.serving.sglang.defaults import (
     mem_fraction_static,
     prefill_sizes,
 )
-from gpu_mem_calculator.serving.sglang.options import vision_factor
+from gpu_mem_calculator.serving.sglang.options import SglangOptions, vision_factor
 from gpu_mem_calculator.serving.sglang.speculative import draft_depth
 from gpu_mem_calculator.serving.sglang.versions import Version
 from gpu_mem_calculator.serving.sglang.weights import reserved_bytes
@@ -67,6 +67,9 @@ def test_0_4_6_leaves_18_gib_of_large_cards_free(mib: int) -> None:
         ((0, 5, 3), 46068, 1, 4096, 32),
         ((0, 5, 3), H200, 8, 8192, 512),
         ((0, 5, 18), L4, 1, 2048, 24),
+        ((0, 5, 19), L4, 1, 2048, 24),
+        ((0, 5, 20), L4, 1, 4096, 48),
+        ((0, 5, 23), L4, 4, 4096, 160),
         ((0, 5, 18), B200, 1, 16384, 512),
     ],
 )
@@ -124,3 +127,19 @@ def test_segments() -> None:
     assert reserved_bytes([8192] * 256) == 2 * MIB
     assert reserved_bytes([8192] * 257) == 4 * MIB
     assert reserved_bytes([]) == 0
+
+
+def setting(name: str, version: str, **inference: Any) -> SglangOptions:
+    """The choices of a server at a release."""
+    chosen = {"engine": "sglang", "engine_version": version, **inference}
+    return SglangOptions(run=run(name, **chosen))
+
+
+def test_graphs_follow_the_requests_and_latents_follow_the_chunk() -> None:
+    """From 0.5.22 and 0.5.23 on, where the run names neither."""
+    largest = [setting("llama3.1-8b", f"0.5.{n}", max_num_seqs=16).largest_graph for n in (21, 22)]
+    assert largest == [256, 16]
+    given = setting("llama3.1-8b", "0.5.23", max_num_seqs=16, cuda_graph_max_bs=64)
+    assert given.largest_graph == 64
+    prefill = [max(setting("deepseek-v2-lite", f"0.5.{n}").prefill_sizes) for n in (22, 23)]
+    assert prefill == [2048, 8192]

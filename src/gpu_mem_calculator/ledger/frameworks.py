@@ -127,7 +127,7 @@ VLLM = Framework(
     "vLLM", "0.33.0", "2026-11-19", "vllm-project/vllm", oldest="0.4.0", package="vllm"
 )
 SGLANG = Framework(
-    "SGLang", "0.5.18", "2026-11-16", "sgl-project/sglang", oldest="0.4.3", package="sglang"
+    "SGLang", "0.5.23", "2026-11-19", "sgl-project/sglang", oldest="0.4.3", package="sglang"
 )
 TENSORRT_LLM = Framework(
     "TensorRT-LLM",

@@ -22,20 +22,20 @@ from .options import EXTRA_CONTEXT, FLASHINFER, TRTLLM, SglangOptions
 Named = tuple[str, int, str, Source]  # name, bytes, formula, source
 TABLE = "table of requests"
 REQUESTS = code(
-    "sglang 0.5.18 srt/mem_cache/memory_pool.py ReqToTokenPool: 4 bytes a token of the "
+    "sglang 0.5.23 srt/mem_cache/memory_pool.py ReqToTokenPool: 4 bytes a token of the "
     "context for every request, and one row for padding"
 )
 WORKSPACE = code(
-    "sglang 0.5.18 srt/environ.py SGLANG_FLASHINFER_WORKSPACE_SIZE, "
+    "sglang 0.5.23 srt/environ.py SGLANG_FLASHINFER_WORKSPACE_SIZE, "
     "srt/layers/attention/*_backend.py"
 )
 CUBLAS = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
 WALKED = code(
-    "sglang 0.5.18 srt/models, srt/layers/moe/fused_moe_triton/fused_moe.py, walked for "
+    "sglang 0.5.23 srt/models, srt/layers/moe/fused_moe_triton/fused_moe.py, walked for "
     "one chunk of a prefill"
 )
 LOGITS = code(
-    "sglang 0.5.18 srt/layers/logits_processor.py _copy_logits_to_buffer (fp32), "
+    "sglang 0.5.23 srt/layers/logits_processor.py _copy_logits_to_buffer (fp32), "
     "srt/layers/sampler.py: probabilities beside them"
 )
 QWEN = ("qwen2", "qwen3", "mimo")  # flashinfer_backend.py: a larger workspace for them

@@ -1,6 +1,6 @@
 """The KV-cache pool: how many tokens fit into the memory for it, and which buffers it has.
 
-sglang 0.5.18 srt/model_executor/pool_configurator.py, srt/mem_cache/kv_cache_configurator.py and
+sglang 0.5.23 srt/model_executor/pool_configurator.py, srt/mem_cache/kv_cache_configurator.py and
 memory_pool.py. One page more than the tokens need is allocated: padding is written there.
 
 Legend: F and S bytes of a token in all full layers and in all layers with a window; m bytes of a

@@ -20,6 +20,8 @@ from .row import ROW
 from .versions import COUNTED_DRAFT, NEWEST
 
 CACHES = ("auto", "bf16", "fp8")
+# sglang 0.5.20 srt/models/mamba.py, mamba2.py, falcon_mamba.py: models without attention
+STATES_ALONE = ("mamba", "mamba2", "falcon_mamba")
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -29,7 +31,10 @@ def problems(run: Run) -> Iterator[str]:
     yield from speculative.problems(run)
     yield from format_problems(run)
     family, newest = run.arch.family, version_text(NEWEST)
-    if family in ROW.no_code:
+    if family in STATES_ALONE:
+        since = f"model: SGLang serves {family} from 0.5.20 on, which is not modelled"
+        yield f"{since}; use {other_server(family)}"
+    elif family in ROW.no_code:
         yield f"model: SGLang {newest} has no {family} model; use {other_server(family)}"
     elif not has_cache(run.arch):
         yield f"model: {family} keeps no cache, and SGLang is modelled with one; use {USUAL!r}"

@@ -1,6 +1,7 @@
 """What SGLang chooses by default, from the card's memory and the ranks that share a model.
 
-server_args.py at each version: __post_init__ until 0.5.2, _handle_gpu_memory_settings from 0.5.3.
+server_args.py at each version: __post_init__ until 0.5.2, _handle_gpu_memory_settings from 0.5.3,
+arg_groups/memory_hook.py from 0.5.19.
 Sizes are in MiB, which SGLang reads from nvidia-smi.
 """
 
@@ -10,10 +11,10 @@ from msgspec import Struct
 
 from ...ledger.source import code
 from ...run.releases import Version
-from .versions import GRAPH_TABLES, PREFILL_GRAPHS, RESERVED_BY_SUM
+from .versions import GRAPH_TABLES, LARGER_STEPS, PREFILL_GRAPHS, RESERVED_BY_SUM
 
 GIB_IN_MIB = 1024
-CHOICES = code("sglang 0.5.18 srt/server_args.py _handle_gpu_memory_settings")
+CHOICES = code("sglang 0.5.23 srt/arg_groups/memory_hook.py handle_gpu_memory_settings")
 
 
 class CardMemory(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,8 @@ def chunked_prefill_size(card: CardMemory) -> int:
         return 16384 if card.mib > 180_000 and card.version >= (0, 4, 7) else small
     if card.version < RESERVED_BY_SUM:
         limits = ((35, 2048), (160, 8192))
+    if card.version >= LARGER_STEPS:
+        limits = ((20, 2048), (60, 4096), (160, 8192))
     return next((size for most, size in limits if card.mib < most * GIB_IN_MIB), 16384)
 
 
@@ -44,7 +47,8 @@ def cuda_graph_max_bs(card: CardMemory) -> int:
     few = card.tp < 4
     if card.version >= RESERVED_BY_SUM:
         small = 24 if card.version >= (0, 5, 6) else 16
-        limits = ((20, 8, 8), (35, small, 80), (60, 32, 160), (160, 256, 512))
+        below_35 = (48, 160) if card.version >= LARGER_STEPS else (small, 80)
+        limits = ((20, 8, 8), (35, *below_35), (60, 32, 160), (160, 256, 512))
         for most, alone, shared in limits:
             if card.mib < most * GIB_IN_MIB:
                 return alone if few else shared

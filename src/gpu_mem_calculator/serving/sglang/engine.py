@@ -6,7 +6,7 @@ Names of a run file and SGLang's own:
 - `max_seq_len`: context_length
 - `enforce_eager`: disable_cuda_graph
 
-What SGLang calls GB are GiB. Files refer to sglang 0.5.18; `engine_version` selects older rules,
+What SGLang calls GB are GiB. Files refer to sglang 0.5.23; `engine_version` selects older rules,
 back to 0.4.3.
 """
 
@@ -41,15 +41,15 @@ from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
 from .weights import draft, load_items, offloaded_bytes
 
 POOL_CODE = code(
-    "sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
+    "sglang 0.5.23 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
     "free after loading − free before × (1 − mem_fraction_static)"
 )
 DRAFT_CODE = code(
-    "sglang 0.5.18 srt/model_executor/pool_configurator.py: the draft's cache has as "
+    "sglang 0.5.23 srt/model_executor/pool_configurator.py: the draft's cache has as "
     "many tokens as the model's"
 )
-OFFLOAD = code("sglang 0.5.18 srt/utils/offloader.py: whole parameters in pinned memory")
-HICACHE = code("sglang 0.5.18 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
+OFFLOAD = code("sglang 0.5.23 srt/utils/offloader.py: whole parameters in pinned memory")
+HICACHE = code("sglang 0.5.23 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
 GAPS_FORMULA = f"{SIMULATED}each buffer of the pool in steps of 2 MiB, less its bytes"
 GAPS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp: buffers in whole steps of 2 MiB")
 

@@ -17,7 +17,7 @@ from .options import FLASHINFER, TRITON, SglangOptions
 from .versions import ONE_LOGITS_BUFFER
 
 GRAPH_BUFFERS = code(
-    "sglang 0.5.18 srt/model_executor/runner/decode_cuda_graph_runner.py, "
+    "sglang 0.5.23 srt/model_executor/runner/decode_cuda_graph_runner.py, "
     "srt/layers/attention init_cuda_graph_state"
 )
 GRAPHS_MEASURED = measured(

@@ -14,7 +14,15 @@ from ...run.served import server_options
 from ...run.weights.shards import ServerShard, stage_shard
 from . import defaults, speculative
 from .defaults import CardMemory
-from .versions import LATE_EXTRA_LAYERS, NEWEST, PAGED_BLACKWELL, PREFILL_GRAPHS, version
+from .versions import (
+    GRAPHS_OF_REQUESTS,
+    LATE_EXTRA_LAYERS,
+    LONG_LATENT_GRAPHS,
+    NEWEST,
+    PAGED_BLACKWELL,
+    PREFILL_GRAPHS,
+    version,
+)
 
 OPTIONS = server_options(
     """
@@ -95,8 +103,9 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def backend(self) -> str:
-        """SGLang's name of the attention kernels: server_args.py _get_default_attn_backend.
+        """SGLang's name of the attention kernels.
 
+        arg_groups/model_override_base.py get_default_attn_backend:
         `trtllm` is trtllm_mha, or trtllm_mla where latents are cached.
         """
         if self.run.options["attention_backend"] is not None:
@@ -156,7 +165,10 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         size = self.run.options["cuda_graph_max_bs"]
         if self.run.options["cuda_graph_bs"]:
             size = max(self.run.options["cuda_graph_bs"])
-        return int(size or defaults.cuda_graph_max_bs(self.card))
+        most, limit = defaults.cuda_graph_max_bs(self.card), self.run.options["max_num_seqs"]
+        if limit is not None and self.version >= GRAPHS_OF_REQUESTS:
+            most = min(most, int(limit))
+        return int(size or most)
 
     @cached_property
     def prefill_sizes(self) -> tuple[int, ...]:
@@ -173,7 +185,9 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio")
         if disabled or several or run.arch.tower or any(options[key] for key in keys):
             return ()
-        most = 2048 if self.latent else self.whole_chunk
+        most = self.whole_chunk
+        if self.latent:
+            most = min(most, 8192) if self.version >= LONG_LATENT_GRAPHS else 2048
         return defaults.prefill_sizes(min(most, options["max_total_tokens"] or most))
 
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
@@ -221,9 +235,9 @@ def stage_layers(run: Run) -> list[int]:
 def vision_factor(now: Version, tower: int) -> float:
     """What mem_fraction_static is multiplied by for a vision tower of `tower` parameters.
 
-    0.95 before 0.4.6, then 0.9; from 0.4.9.post4 on less for a larger tower: server_args.py
-    adjust_mem_fraction_for_vlm compares layers x width² with 24 x 1024²; a tower has about 12
-    parameters for each of them.
+    0.95 before 0.4.6, then 0.9; from 0.4.9.post4 on less for a larger tower:
+    arg_groups/memory_hook.py adjust_mem_fraction_for_vlm compares layers x width² with 24 x 1024²;
+    a tower has about 12 parameters for each of them.
     """
     if now < (0, 4, 9):
         return 0.95 if now < (0, 4, 6) else 0.9

@@ -1,8 +1,8 @@
 """SGLang's row.
 
-Families: EntryClass of sglang/srt/models at 0.5.18; what is not there runs as transformers' own
+Families: EntryClass of sglang/srt/models at 0.5.23; what is not there runs as transformers' own
 code, where that can take another attention (model_loader/utils.py).
-Cards and bf16: 0.5.18 model_runner_components/load_model_utils.py
+Cards and bf16: 0.5.23 model_runner_components/load_model_utils.py
 (maybe_downgrade_dtype_for_legacy_gpu); 0.4.3 model_runner.py has the same. Formats:
 get_min_capability in layers/quantization, the oldest card of any kernel.
 """

@@ -1,6 +1,6 @@
 """What speculative decoding adds: a draft's weights, its layers' cache, larger decode batches.
 
-sglang 0.5.18 srt/models/llama_eagle.py, llama_eagle3.py, deepseek_nextn.py; srt/server_args.py
+sglang 0.5.23 srt/models/llama_eagle.py, llama_eagle3.py, deepseek_nextn.py; srt/server_args.py
 auto_choose_speculative_params. A draft of the EAGLE kind uses the model's embedding and head; that
 of EAGLE-3 has a small head itself.
 

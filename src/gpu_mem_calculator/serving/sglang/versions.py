@@ -19,6 +19,9 @@ SPLIT_WINDOWS = (0, 5, 8)  # layers with a window have a separate pool
 PREFILL_GRAPHS = (0, 5, 10)  # prefill is captured as well
 HALF_REQUESTS = (0, 5, 10)  # at most half as many requests as tokens
 COUNTED_DRAFT = (0, 5, 14)  # a draft's weights and cache are counted when the pool is sized
+LARGER_STEPS = (0, 5, 20)  # longer chunks and larger graphs on cards of 20 to 35 GiB
+GRAPHS_OF_REQUESTS = (0, 5, 22)  # no decode graph is larger than max_running_requests
+LONG_LATENT_GRAPHS = (0, 5, 23)  # prefill graphs of latent attention have more than 2,048 tokens
 SPARE_STATE = (0, 5, 16)  # the slot for padding is part of the states' share
 
 

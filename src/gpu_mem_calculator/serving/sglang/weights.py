@@ -1,6 +1,6 @@
 """What is in a rank's memory after loading: fused parameters, and tables and copies beside them.
 
-sglang 0.5.18 srt/model_executor/model_runner.py load_model logs the sum as "mem usage": the drop
+sglang 0.5.23 srt/model_executor/model_runner.py load_model logs the sum as "mem usage": the drop
 of the driver's free memory, which is whole segments of torch's allocator.
 
 Legend: n adapters at once, r their rank.
@@ -35,12 +35,12 @@ from .versions import COUNTED_DRAFT, kernels_loaded_first
 
 Named = tuple[str, int, Source, Formula]
 ROUNDING = f"{SIMULATED}segments of torch's allocator less the tensors in them"
-ROTARY = code("sglang 0.5.18 srt/layers/rotary_embedding/base.py: cos_sin_cache stays in fp32")
+ROTARY = code("sglang 0.5.23 srt/layers/rotary_embedding/base.py: cos_sin_cache stays in fp32")
 ABSORBED = code(
-    "sglang 0.5.18 srt/models/deepseek_common/deepseek_weight_loader.py: w_kc and w_vc "
+    "sglang 0.5.23 srt/models/deepseek_common/deepseek_weight_loader.py: w_kc and w_vc "
     "are copies of kv_b_proj in 16 bits"
 )
-ADAPTERS = code("sglang 0.5.18 srt/lora/mem_pool.py get_lora_A_shape, get_lora_B_shape")
+ADAPTERS = code("sglang 0.5.23 srt/lora/mem_pool.py get_lora_A_shape, get_lora_B_shape")
 SEGMENTS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp get_allocation_size")
 MAX_LORAS = 8  # server_args.py max_loras_per_batch
 

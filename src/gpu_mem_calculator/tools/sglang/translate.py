@@ -1,5 +1,5 @@
 """What the options of an SGLang server mean as the `inference` section of a run file, speculative
-decoding among them: NEXTN is EAGLE with the model's own layers (sglang 0.5.18
+decoding among them: NEXTN is EAGLE with the model's own layers (sglang 0.5.23
 srt/arg_groups/speculative_hook.py).
 """
 
@@ -49,7 +49,7 @@ CACHES = {"bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp
 ONLINE: dict[str, str] = TABLES["online"]
 BITSANDBYTES = "bitsandbytes"
 NOT_QUANTIZED = "unquant"
-# The largest workspace of attention kernels: FlashInfer's with deterministic inference (0.5.18
+# The largest workspace of attention kernels: FlashInfer's with deterministic inference (0.5.23
 # srt/layers/attention/flashinfer_backend.py); others have 512 MiB or less.
 WORKSPACE = 2 * GIB
 KERNELS: dict[str, str] = TABLES["kernels"]
