@@ -132,6 +132,13 @@ def test_grpo_has_a_prompt_and_vllm() -> None:
     assert program["args"]["beta"] == 0.0
 
 
+def test_a_switch_may_say_no() -> None:
+    """As scripts of 2.x do."""
+    reading = _read(f"{SFT} --gradient_checkpointing no")
+    assert reading.problems == []
+    assert not reading.run["program"]["args"].get("gradient_checkpointing")
+
+
 def test_megatron_has_its_own_sections() -> None:
     """Attention is computed again by default; the fewest GPUs are assumed."""
     reading = _read(f"{MEGATRON} --tensor_model_parallel_size 2 --global_batch_size 8")

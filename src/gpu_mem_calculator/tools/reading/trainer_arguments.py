@@ -19,6 +19,8 @@ from .reading import Limit, Reading, Section
 TRAINER_TABLE = "transformers/arguments"
 TRAINER = argument_table(TRAINER_TABLE)
 OLDER = argument_table("transformers4", Path(__file__).parent)  # what transformers 5 left out
+# What a switch may say besides true and false (transformers 4.57.1 hf_argparser.py string_to_bool).
+WORDS = {"yes": True, "y": True, "t": True, "no": False, "n": False, "f": False}
 SIGNED = ("freeze_trainable_layers",)  # its sign says from which end
 # Arguments whose default, None, does not say their type.
 WHOLE = ("gradient_accumulation_steps", "generation_batch_size", "steps_per_generation")
@@ -126,7 +128,13 @@ def parsed_arguments(
     switches = frozenset(name for name, row in table.items() if isinstance(row.default, bool))
     parsed = parse_options(tool, words, table, OptionSyntax(switches=switches, lists=lists))
     strays = [f"{word!r} is not an option of {tool}" for word in parsed.strays]
-    return parsed.values, [*parsed.problems, *strays]
+    values = {
+        name: WORDS.get(value.lower(), value)
+        if name in switches and isinstance(value, str)
+        else value
+        for name, value in parsed.values.items()
+    }
+    return values, [*parsed.problems, *strays]
 
 
 def file_arguments(
