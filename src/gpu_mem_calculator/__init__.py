@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         estimate_zero3_model_states_mem_needs_all_cold,
         estimate_zero3_model_states_mem_needs_all_live,
     )
+    from .report.in_program import explain_oom, oom_callback
     from .runfile.text.errors import InputError
 
 __version__ = "0.9.0"
@@ -34,6 +35,8 @@ _HOME = {
     "estimate_zero3_model_states_mem_needs": "estimates.published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_cold": "estimates.published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_live": "estimates.published.zero_tables",
+    "explain_oom": "report.in_program",
+    "oom_callback": "report.in_program",
     "plan": "advice.planner.asking.ask",
 }
 
@@ -50,6 +53,8 @@ __all__ = [
     "estimate_zero3_model_states_mem_needs",
     "estimate_zero3_model_states_mem_needs_all_cold",
     "estimate_zero3_model_states_mem_needs_all_live",
+    "explain_oom",
+    "oom_callback",
     "plan",
 ]
 
