@@ -319,42 +319,74 @@ TOOLS: dict[str, Callable[[Row, random.Random], Row]] = {
 }
 
 
-def cases(start: int) -> list[Row]:
+def drawn(
+    rng: random.Random, name: str, phase: str, tool: str, names: list[str], given: Row | None = None
+) -> Row:
+    """A case of a phase and a tool, with one of the models; `given` is not drawn."""
+    model_name = rng.choice(names)
+    case: Row = {"phase": phase, "tool": tool} | shape(rng, phase)
+    case["optimizer"] = optimizer(rng, phase)
+    case["attention"] = rng.choice(["sdpa", "sdpa", "eager"])
+    if max(case["lengths"]) > 3072:
+        case["attention"] = "sdpa"
+    case["eval"] = evaluation(rng, phase)
+    case |= given or {}
+    made = TOOLS[tool](case, rng)
+    ranks = made.pop("ranks", 1)
+    config = {"model": {"config": MODELS[model_name]}, **made["config"]}
+    config["hardware"] = {"gpu": "h200", "num_gpus": ranks}
+    return {
+        "id": name,
+        "phase": phase,
+        "tool": tool,
+        "model": model_name,
+        "program": made["program"],
+        "args": made["args"],
+        "share": round(rng.uniform(0.15, 0.9), 2),
+        "config": config,
+    }
+
+
+START = random.Random(20261119)
+MODELS = {f"{family}-{i}": model(START, family) for i, family in enumerate(FAMILIES)}
+SMALL_VOCABULARY = [name for name, m in MODELS.items() if not m["tie_word_embeddings"]]
+# torch's fully_shard with a tied embedding needs care that these programs do not take
+FOR_FSDP = [name for name in SMALL_VOCABULARY if "mixtral" not in name]
+
+# A second draw, after the first one had run: what had died too rarely in its phase, in shapes in
+# which that phase needs more than those before it.
+LONG: Row = {"ckpt": False, "batch": 2, "lengths": [3072] * 3}
+SHORT: Row = {"ckpt": True, "batch": 1, "lengths": [256] * 3}
+AGAIN: list[tuple[str, str, list[str], Row]] = [
+    ("first backward", "loop", ["qwen2-3", "qwen2-2", "llama-1"], LONG),
+    ("first backward", "trainer", ["llama-0", "qwen3-5"], LONG),
+    ("first backward", "lightning", ["mistral-7", "llama-0"], SHORT | {"lengths": [1024] * 3}),
+    ("first backward", "trl-sft", ["mistral-7", "llama-0"], SHORT),
+    ("first backward", "peft", ["qwen2-2", "llama-0"], LONG),
+    ("save", "loop", ["mistral-7", "mixtral-8"], SHORT),
+    ("save", "fsdp2", FOR_FSDP, {}),
+    ("evaluation", "loop", ["qwen2-2", "mistral-7"], {"ckpt": True}),
+    ("longer batch", "trl-sft", ["mistral-7", "llama-0"], {}),
+    ("fragmentation", "loop", ["mistral-7", "qwen2-2"], {"batch": 2, "attention": "sdpa"}),
+]
+
+
+def cases() -> list[Row]:
     """All of them."""
-    rng = random.Random(start)
-    models = {f"{family}-{i}": model(rng, family) for i, family in enumerate(FAMILIES)}
-    drawn = []
+    rows, again = [], random.Random(20261120)
     for phase, tools in TABLE.items():
-        for number, tool in enumerate(tools):
-            untied = [name for name, m in models.items() if not m["tie_word_embeddings"]]
-            # torch's fully_shard with a tied embedding needs care that these programs do not take
-            fits = [n for n in untied if "mixtral" not in n] if tool == "fsdp2" else list(models)
-            name = rng.choice(fits)
-            case: Row = {"phase": phase, "tool": tool} | shape(rng, phase)
-            case["optimizer"] = optimizer(rng, phase)
-            case["attention"] = rng.choice(["sdpa", "sdpa", "eager"])
-            if max(case["lengths"]) > 3072:
-                case["attention"] = "sdpa"
-            case["eval"] = evaluation(rng, phase)
-            made = TOOLS[tool](case, rng)
-            ranks = made.pop("ranks", 1)
-            config = {"model": {"config": models[name]}, **made["config"]}
-            config["hardware"] = {"gpu": "h200", "num_gpus": ranks}
-            drawn.append(
-                {
-                    "id": f"{phase.replace(' ', '-')}-{number + 1}-{tool}",
-                    "phase": phase,
-                    "tool": tool,
-                    "model": name,
-                    "program": made["program"],
-                    "args": made["args"],
-                    "share": round(rng.uniform(0.15, 0.9), 2),
-                    "config": config,
-                }
-            )
-    return drawn
+        for number, tool in enumerate(tools, 1):
+            names = FOR_FSDP if tool == "fsdp2" else list(MODELS)
+            rows.append(drawn(START, _name(phase, number, tool), phase, tool, names))
+    for number, (phase, tool, names, given) in enumerate(AGAIN, 1):
+        rows.append(drawn(again, _name(phase, 10 + number, tool), phase, tool, names, given))
+    return rows
+
+
+def _name(phase: str, number: int, tool: str) -> str:
+    return f"{phase.replace(' ', '-')}-{number}-{tool}"
 
 
 if __name__ == "__main__":
-    for row in cases(20261119):
+    for row in cases():
         print(json.dumps(row))
