@@ -110,7 +110,7 @@ def training(case: Row, precision: str) -> Row:
     }
     if case["optimizer"].startswith("adamw"):
         fused = case["optimizer"].endswith("_fused")
-        keys["optimizer_implementation"] = "fused" if fused else "foreach"
+        keys["optimizer_implementation"] = "fused" if fused else "forloop"  # torch: fused=False
     if case["eval"]:
         keys["evaluation"] = case["eval"]
     return keys

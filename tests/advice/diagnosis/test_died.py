@@ -1,0 +1,45 @@
+"""The runs that were made to die: each has its truth, in the words of README.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator import estimate
+from tests.advice.diagnosis.draw_died import cases
+
+HERE = Path(__file__).parent
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    with (HERE / name).open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+DIED, TRUTH = _rows("died.jsonl"), {row["id"]: row for row in _rows("died_truth.jsonl")}
+
+
+def test_every_run_has_its_truth_and_was_drawn() -> None:
+    """The two files and the draw go together."""
+    assert [row["id"] for row in DIED] == list(TRUTH)
+    drawn = {row["id"]: row for row in cases()}
+    assert _rows("died_draw.jsonl") == list(drawn.values())
+    assert all(row["config"] == drawn[row["id"]]["config"] for row in DIED)
+
+
+def test_the_words_are_explained() -> None:
+    """README.md has each phase, tensor and cause that the public cases do not have."""
+    words = set(re.findall(r"`([^`]+)`", (HERE / "README.md").read_text(encoding="utf-8")))
+    words |= {row["cause_word"] for row in _rows("public_cases.jsonl")}
+    for key in ("phase", "tensor", "cause_word"):
+        assert {row[key] for row in TRUTH.values()} <= words, key
+
+
+@pytest.mark.parametrize("row", DIED[::8], ids=lambda row: str(row["id"]))
+def test_a_run_file_goes_with_each(row: dict[str, Any]) -> None:
+    """Its need can be estimated."""
+    assert estimate(row["config"]).allocated_bytes > 0
