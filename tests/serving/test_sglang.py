@@ -215,7 +215,7 @@ def test_what_is_refused(inference: dict[str, Any], words: str) -> None:
 
 def test_families_without_a_model() -> None:
     """SGLang has Mamba-2 since 0.5.20, which is not modelled."""
-    with pytest.raises(InputError, match="serves mamba2 from 0.5.20 on"):
+    with pytest.raises(InputError, match=r"serves mamba2 from 0\.5\.20 on"):
         served("mamba2-2.7b")
 
 

@@ -143,3 +143,20 @@ def test_a_command_that_runs_elsewhere_has_no_releases_here(
 ) -> None:
     """Nothing is said of it."""
     assert installed(words, tmp_path, {"PATH": str(tmp_path)}) == FoundReleases()
+
+
+def test_pyenv_chooses_a_python(tmp_path: Path) -> None:
+    """Its shim names no environment: a file of the project does, or pyenv's own."""
+    (tmp_path / "pyenv" / "shims").mkdir(parents=True)
+    shim = tmp_path / "pyenv" / "shims" / "python"
+    shim.write_text("#!/usr/bin/env bash\n")
+    shim.chmod(0o755)
+    environment(tmp_path / "pyenv" / "versions" / "3.12.1", "vllm-0.14.1")
+    environment(tmp_path / "pyenv" / "versions" / "old", "vllm-0.9.2")
+    (tmp_path / "pyenv" / "version").write_text("3.12.1\n")
+    words, path = ["python", "train.py"], {"PATH": str(shim.parent)}
+    assert versions(installed(words, tmp_path, path)) == {"vllm": "0.14.1"}
+    (tmp_path / ".python-version").write_text("old\n")
+    assert versions(installed(words, tmp_path, path)) == {"vllm": "0.9.2"}
+    absent = installed(words, tmp_path, {**path, "PYENV_VERSION": "3.9"})
+    assert absent.notes == (f"pyenv has no Python '3.9' in {tmp_path / 'pyenv'}",)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from ...ledger.quoting import quoted
 from ...run.releases import package_name
 from ...runfile.text.errors import InputError
 from ..releases.release import PACKAGES, FoundReleases, Release, release_of
@@ -29,6 +30,7 @@ CONDA = ("conda", "mamba", "micromamba")
 CONDA_ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")
 # Wrappers that run a command in an environment beside the project's files.
 BESIDE = {"uv": ".venv", "poetry": ".venv", "pixi": ".pixi/envs/default"}
+SHIMS = "shims"  # pyenv's folder of programs
 STARTERS = ("srun", *MPIRUN)  # they start a program of this environment
 INTERPRETER = re.compile(r"""(?:#!|'''exec' )\s*"?([^"\s]+)""")
 FIRST_BYTES = 512  # of a program, in which its interpreter stands
@@ -119,6 +121,8 @@ def _prefix_of_program(name: str, folder: Path, variables: Mapping[str, str]) ->
         if found is None:
             return None
         program = Path(found)
+    if program.parent.name == SHIMS:
+        return _chosen_by_pyenv(program.parents[1], folder, variables)
     if program.name.startswith(("python", "pypy")):
         return program.parents[1]
     interpreter = _interpreter(program)
@@ -129,6 +133,20 @@ def _prefix_of_program(name: str, folder: Path, variables: Mapping[str, str]) ->
     if not interpreter.exists():
         raise InputError(f"{program} starts {interpreter}, which is not there")
     return interpreter.parents[1] if interpreter.name.startswith(("python", "pypy")) else None
+
+
+def _chosen_by_pyenv(root: Path, folder: Path, variables: Mapping[str, str]) -> Path:
+    """The Python that pyenv starts in a folder: a variable's, that of the nearest file, its own."""
+    files = [place / ".python-version" for place in (folder.absolute(), *folder.absolute().parents)]
+    named = [
+        one.read_text("utf-8", "replace") for one in (*files, root / "version") if one.is_file()
+    ]
+    chosen = variables.get("PYENV_VERSION") or next(iter(named), "")
+    version = next(iter(chosen.replace(":", " ").split()), "system")
+    prefix = root / "versions" / version
+    if not prefix.is_dir():
+        raise InputError(f"pyenv has no Python {quoted(version)} in {root}")
+    return prefix
 
 
 def _interpreter(program: Path) -> Path | None:
