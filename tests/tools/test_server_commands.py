@@ -13,6 +13,7 @@ from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.tools.launchers.launch import read_launch
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.tools import read_command
+from tests.tools.reading_of import reading_of
 
 SHARED: dict[str, list[Any]] = {
     "max_seq_len": [1024, 4096],
@@ -147,3 +148,9 @@ def test_experts_are_read_back() -> None:
     assert serving is not None
     words = read_launch(shlex.split(serving.command), NamedFiles(None))
     assert read_command(words).run["inference"] == {"engine": "sglang", **attention}
+
+
+def test_the_beginning_of_another_name_is_enough() -> None:
+    """As argparse has it: --tensor-parallel-size is another name of SGLang's --tp-size."""
+    line = "python -m sglang.launch_server --model-path qwen2.5-0.5b --tensor-para 2"
+    assert reading_of(line).run["inference"]["tensor_parallel_size"] == 2

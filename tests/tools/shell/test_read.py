@@ -11,6 +11,7 @@ from gpu_mem_calculator.tools.reading import tools
 from gpu_mem_calculator.tools.reading.command import Command
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.shell.read import main_command, read_script
+from tests.tools.reading_of import readings_of
 
 NO_FILES = NamedFiles(folder=None)
 
@@ -285,3 +286,11 @@ def test_words_that_are_not_given_are_asked_for() -> None:
     (given,) = read_script(gpt, NO_FILES, ["2", "", "64"])
     default, function = 'python a.py "${1:-x}"', "f() { echo $1; }; f; python a.py"
     assert [given.unsaid, *(command(text).unsaid for text in (default, function))] == ["", "", ""]
+
+
+def test_variables_in_front_of_a_script_are_its_own(tmp_path: Path) -> None:
+    """As a shell has it, with words after its name."""
+    (tmp_path / "s.sh").write_text('vllm serve $MODEL --max-model-len "$1"', encoding="utf-8")
+    (found,) = readings_of(["MODEL=qwen2.5-0.5b", "bash", "s.sh", "512"], tmp_path)
+    assert found.run["model"] == {"name": "qwen2.5-0.5b"}
+    assert found.run["inference"]["max_seq_len"] == 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..read import Door
 
 SHELLS = ("bash", "sh", "zsh", "dash", "source", ".")
+ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)  # a variable in front of a command
 SBATCH = "sbatch"
 YAML = (".yaml", ".yml")
 ENDINGS = (*YAML, ".json", ".toml")
@@ -84,10 +86,14 @@ class _Source(Struct, frozen=True):
             return self.task(self.files.data(task[0]), task[0], task[1])
         if name == SBATCH:
             return self.job(words[1:])
+        variables = dict(one.split("=", 1) for one in takewhile(ASSIGNED.fullmatch, words))
+        rest = list(words[len(variables) :])
+        if rest and variables and (rest[0] in SHELLS or rest[0].endswith(SCRIPTS)):
+            name, words = rest[0], rest
         if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
-            return self.script(self.files.text(words[1]), words[2:])
+            return self.script(self.files.text(words[1]), words[2:], variables)
         if name.endswith(SCRIPTS):
-            return self.script(self.files.text(name), words[1:])
+            return self.script(self.files.text(name), words[1:], variables)
         if len(words) == 1 and name.endswith(ENDINGS):
             several = self.documents(self.files.text(name)) if name.endswith(YAML) else []
             found = several or [self.data(self.files.data(name), name)]
@@ -178,11 +184,13 @@ class _Source(Struct, frozen=True):
             title = command.program
             return Reading(tool=title, name=command.name or title, problems=list(error.problems))
 
-    def script(self, text: str, arguments: Sequence[str] = ()) -> list[Reading]:
-        """The commands of a shell script that train or serve."""
+    def script(
+        self, text: str, arguments: Sequence[str] = (), variables: Mapping[str, str] | None = None
+    ) -> list[Reading]:
+        """The commands of a shell script that train or serve; `variables` stand in front of it."""
         from ..shell.read import main_commands, read_script
 
-        return self.commands(main_commands(read_script(text, self.files, tuple(arguments))))
+        return self.commands(main_commands(read_script(text, self.files, arguments, variables)))
 
     def job(self, words: Sequence[str]) -> list[Reading]:
         """The script that sbatch gets; its options win over the lines in the script."""

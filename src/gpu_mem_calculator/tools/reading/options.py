@@ -89,7 +89,8 @@ def parse_options(
     parser = _OptionParser(prog=title, add_help=False, allow_abbrev=syntax.abbreviations)
     for name in table:
         _add(parser, name, syntax, table)
-    normal = _without_words([_normal(word, syntax) for word in words], syntax)
+    whole = [_with_alias(word, table, syntax) for word in words]
+    normal = _without_words([_normal(word, syntax) for word in whole], syntax)
     meant = _abbreviations(normal, table, syntax)
     normal = [meant.get(word, word) for word in normal]
     known, unknown = parser.parse_known_args(normal)
@@ -104,6 +105,19 @@ def parse_options(
             **{_plain(old): _plain(new) for old, new in meant.items()},
         },
     )
+
+
+def _with_alias(word: str, table: ArgumentTable, syntax: OptionSyntax) -> str:
+    """A word that begins other names of one argument alone, with its own name: SGLang's
+    --tensor-para is --tensor-parallel-size, which is tp_size.
+    """
+    begin = _plain(word)
+    named = any(name.replace("-", "_").startswith(begin) for name in table)
+    if not begin or named or begin in syntax.renamed or not syntax.abbreviations:
+        return word
+    meant = {new for old, new in syntax.aliases.items() if _plain(old).startswith(begin)}
+    _, sign, value = word.partition("=")
+    return f"--{meant.pop()}{sign}{value}" if len(meant) == 1 else word
 
 
 def _abbreviations(
