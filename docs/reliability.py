@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 STORED, TARGET = HERE / "reliability.json", HERE / "reliability.md"
 RESULTS = HERE.parent / "tests" / "questions" / "results.jsonl"
 RAN = HERE.parent / "tests" / "tools" / "corpora" / "ran.json"
+REFUSED = RAN.with_name("refused.json")
 KEPT = ("command", "questions", "replayed", "ended", "laws")  # keys of a tally that are stored
 ORDER = ("answered", "cannot tell", "refused", "too long", "traceback")
 INTRO = """# Reliability
@@ -71,6 +72,11 @@ TRIES = {
     "at": "now, at its releases",
     "named": "now, a model named",
 }
+SHARE = (
+    "Of {name}, at their releases: {missing} name a model or a file that is not here, and are asked "
+    "for it; {rightly} are refused rightly; of the other {counted} {accepted} are accepted "
+    "({share:.0f} %)."
+)
 PEOPLE_REFUSED = """
 | refused now | why |
 |---|---|"""
@@ -141,8 +147,30 @@ def people_lines() -> list[str]:
             cells = [title, tried, *(str(ends[kind]) for kind in ENDS)]
             lines.append(f"| {' | '.join(cells)} |")
             title = ""
+    rightly = json.loads(REFUSED.read_text(encoding="utf-8"))
+    lines += ["", *(_share(name, ran[name], rightly) for name in ("threads", "neighbours"))]
     refused = [row for rows in ran.values() for row in rows if row["now"] != "accepted"]
-    return [*lines, PEOPLE_REFUSED, *(f"| {row['id']} | {row['why']} |" for row in refused)]
+    told = [(row, rightly.get(row["id"])) for row in refused]
+    why = (
+        f"| {row['id']} | {row['why']}{f' (right: {own})' if own else ''} |" for row, own in told
+    )
+    return [*lines, PEOPLE_REFUSED, *why]
+
+
+def _share(name: str, rows: list[dict[str, Any]], rightly: dict[str, str]) -> str:
+    """How many of the commands that have all that is needed are accepted."""
+    missing = [row for row in rows if row["at"] == "not here"]
+    right = [row for row in rows if row["id"] in rightly and row not in missing]
+    counted = [row["at"] for row in rows if row not in missing and row not in right]
+    accepted = counted.count("accepted")
+    return SHARE.format(
+        name=name,
+        missing=len(missing),
+        rightly=len(right),
+        counted=len(counted),
+        accepted=accepted,
+        share=100 * accepted / len(counted),
+    )
 
 
 def _cell(command: str) -> str:

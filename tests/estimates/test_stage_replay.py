@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
 from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
+from gpu_mem_calculator.estimates.stage_ledgers import step_phases
 from gpu_mem_calculator.estimates.stage_replay import (
     replay_stage,
     taken_under,
@@ -282,3 +283,13 @@ def test_a_ledger_that_is_a_bound_is_kept() -> None:
         assert sum(msgspec.to_builtins(result.breakdown).values()) == pytest.approx(
             result.total_memory_per_gpu_gb
         )
+
+
+def test_doras_magnitudes_on_every_rank_of_a_deep_model_have_the_ledgers_peak() -> None:
+    """The ledger has 3 MiB more than the stream; the larger figure is the answer."""
+    lora = {"r": 16, "target_modules": ["down_proj"], "dora": True, "adapter_dtype": "fp32"}
+    training = {"batch_size": 1, "seq_len": 512, "activation_checkpointing": "full", "lora": lora}
+    engine = {"type": "deepspeed", "zero_stage": 3, "stage3_param_persistence_threshold": 81920}
+    run = {**small_run(training=training, engine=engine), "model": {"name": "llama3.3-70b"}}
+    found = full_estimate(read(run).file)
+    assert found.result.allocated_bytes == int(found.ledger.peak(phases=step_phases(found.ledger)))

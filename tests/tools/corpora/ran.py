@@ -38,6 +38,7 @@ from tests.tools.corpora.score import FOLDER, rows
 ACCEPTED, NOT_HERE, UNKNOWN, OTHER = "accepted", "not here", "unknown", "other"
 NAMES = ("threads", "neighbours", "repositories")
 STORED = FOLDER / "ran.json"
+REFUSED = FOLDER / "refused.json"  # why a refusal is right, where a person judged that it is
 LONGEST = 150  # characters of a reason
 # What a refusal says where a name, a value or a tool is not known.
 SAID = re.compile(

@@ -13,6 +13,8 @@ from tests.corpus import sampled
 from tests.tools.corpora.ran import (
     ACCEPTED,
     NAMES,
+    NOT_HERE,
+    REFUSED,
     STORED,
     UNKNOWN,
     at_releases,
@@ -80,3 +82,21 @@ def test_no_drawn_command_is_refused_for_a_name_that_its_release_had() -> None:
 def test_every_command_has_a_stored_end() -> None:
     """No row is forgotten."""
     assert {(name, row["id"]) for name in NAMES for row in rows(name)} == set(STORED_ENDS)
+
+
+@pytest.mark.parametrize(("name", "least"), [("threads", 0.9), ("neighbours", 0.88)])
+def test_of_commands_with_all_that_is_needed_so_many_are_accepted(name: str, least: float) -> None:
+    """At their releases; those whose model or file is not here, and those that are refused rightly,
+    with the reason, are not counted. The share must not fall.
+    """
+    rightly = json.loads(REFUSED.read_text(encoding="utf-8"))
+    ends = {own: end for (file, own), (_, end) in STORED_ENDS.items() if file == name}
+    counted = [end for own, end in ends.items() if end != NOT_HERE and own not in rightly]
+    assert counted.count(ACCEPTED) >= least * len(counted)
+
+
+def test_what_is_refused_rightly_is_refused() -> None:
+    """A reason stands for no command that is accepted."""
+    rightly = json.loads(REFUSED.read_text(encoding="utf-8"))
+    ends = {own: end for (_, own), (_, end) in STORED_ENDS.items()}
+    assert all(ends[own] != ACCEPTED for own in rightly)

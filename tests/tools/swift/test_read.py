@@ -192,7 +192,6 @@ def test_megatron_with_full_recompute() -> None:
     ("words", "problem"),
     [
         (f"{SFT} --lora_rnk 8", "--lora_rnk is not an option of ms-swift; did you mean"),
-        ("swift sft --dataset a", "model is missing"),
         (f"{SFT} --lora_rank many", "lora_rank='many' must be a whole number"),
     ],
 )
@@ -246,3 +245,10 @@ def test_a_model_type_names_the_model_before_3() -> None:
     assert any("is Qwen/Qwen1.5-7B-Chat, as ms-swift before 3.0" in one for one in reading.assumed)
     (said,) = _read("swift sft --model_type qwen1half-7b-chaat").problems[:1]
     assert "did you mean 'qwen1half-7b-chat'?" in said
+
+
+def test_options_that_are_left_out_are_named() -> None:
+    """`...` stands for options that are not known."""
+    reading = _read("swift sft --model Qwen/Qwen2.5-7B --dataset a ...")
+    assert reading.problems == []
+    assert [one.key for one in reading.limits] == ["..."]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..reading.reading import Limit
 from . import accelerate, container, deepspeed
 from .launcher_options import LauncherOptions, split_options
 from .slurm_cards import slurm_card
@@ -24,6 +25,7 @@ PROGRAMS = ("torchrun",)
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher")
 PYTHON = re.compile(r"(python|pypy)(3(\.\d+)?)?(\.exe)?")
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+ELLIPSES, NOT_SAID = ("...", "…"), "the options that are left out there are not known"
 MOST_LAUNCHERS = 20  # one behind another
 
 
@@ -115,7 +117,10 @@ def read_launch(
     words: Sequence[str], files: NamedFiles, environment: Mapping[str, str] | None = None
 ) -> Command:
     """The program that a command starts, without the launchers in front of it."""
-    command = Command(words=tuple(words), files=files, environment=dict(environment or {}))
+    left_out = tuple(word for word in words if word not in ELLIPSES)
+    limits = (Limit(key="...", why=NOT_SAID),) if len(left_out) < len(words) and left_out else ()
+    words = left_out or tuple(words)
+    command = Command(words=words, files=files, environment=dict(environment or {}), limits=limits)
     for _ in range(MOST_LAUNCHERS):
         shorter = _without_first(command)
         if shorter == command:

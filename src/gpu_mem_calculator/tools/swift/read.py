@@ -108,14 +108,13 @@ def _read(
     reading.problems += type_problems(table, kept)
     if given.get("config"):
         reading.problems.append("--config: groups of workers under Ray are not read")
-    elif not isinstance(given.get("model"), str):
-        reading.problems.append("model is missing; name it with --model")
     if reading.problems:
         return reading
     values = chosen_values(table, kept)
     values["method"] = method
     revision = {"revision": values["model_revision"]} if values["model_revision"] else {}
-    reading.run["model"] = {"name": values["model"], **revision}
+    if values["model"]:
+        reading.run["model"] = {"name": values["model"], **revision}
     if megatron:
         megatron_run(reading, values, processes)
     else:
