@@ -73,8 +73,8 @@ TRIES = {
     "named": "now, a model named",
 }
 SHARE = (
-    "Of {name}, at their releases: {missing} name a model or a file that is not here, and are asked "
-    "for it; {rightly} are refused rightly; of the other {counted} {accepted} are accepted "
+    "Of {name}, at their releases: {missing} name a model or a file that is not here, and are "
+    "asked for it; {rightly} are refused rightly; of the other {counted} {accepted} are accepted "
     "({share:.0f} %)."
 )
 PEOPLE_REFUSED = """

@@ -141,6 +141,14 @@ def test_a_model_that_is_not_said_is_left_to_the_one_who_asks() -> None:
     assert "model" not in reading.run
 
 
+def test_a_fused_matrix_of_baichuan_is_counted_as_three() -> None:
+    """Its model is counted as Llama's; the limit says that it can take less."""
+    reading = _read(LORA, {"finetuning_type": "lora", "lora_target": "W_pack,o_proj"})
+    names = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert reading.run["program"]["peft"]["target_modules"] == names
+    assert [one.key for one in reading.limits] == ["lora_target=W_pack"]
+
+
 def test_attention_was_switched_before_it_was_chosen() -> None:
     """--flash_attn True and False, as until 0.6."""
     attention = [_read(LORA, {"flash_attn": one}).run["program"]["load"] for one in (True, False)]

@@ -43,6 +43,8 @@ ATTENTION: Mapping[str, str] = TABLES["attention"]
 LIMITS: Mapping[str, tuple[str, Could]] = TABLES["limits"]
 PLAIN = STAGES["sft"]
 NO_REFERENCE = ("orpo", "simpo")
+FUSED, PARTS = "W_pack", ("q_proj", "k_proj", "v_proj")  # of Baichuan, counted as Llama's
+FUSED_WHY = "one adapter of a fused matrix is counted as three, which have two more matrices A"
 BITSANDBYTES, BITS = "bnb", (4, 8)
 OWN_CHECKPOINTS = ("gradient_checkpointing", "gradient_checkpointing_kwargs", "deepspeed")
 OWN_LOSSES = ("use_dft_loss", "use_asft_loss", "use_eaft_loss")
@@ -228,6 +230,8 @@ def _adapters(reading: Reading, program: Section, values: Values) -> Section:
     """Add `peft` and `quantization` to a program; returns keys of `training` beside it."""
     if values["finetuning_type"] in ("lora", "oft"):
         program["peft"] = _lora(values)
+        if FUSED in str(values["lora_target"]):
+            reading.limit(f"lora_target={FUSED}", FUSED_WHY, "less")
     if values["quantization_bit"] is None:
         return {}
     if values["quantization_method"] != BITSANDBYTES:
@@ -243,6 +247,7 @@ def _lora(values: Values) -> Section:
     lora = values["finetuning_type"] == "lora"
     target = values["lora_target"] if lora else "all"
     names = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
+    names = [one for name in names for one in (PARTS if name == FUSED else (name,))]
     peft: Section = {
         "r": values["lora_rank"] if lora else 8,
         "target_modules": "all-linear" if names == ["all"] else names,
