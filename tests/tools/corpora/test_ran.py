@@ -90,7 +90,7 @@ def test_of_commands_with_all_that_is_needed_so_many_are_accepted(name: str, lea
     with the reason, are not counted. The share must not fall.
     """
     rightly = json.loads(REFUSED.read_text(encoding="utf-8"))
-    ends = {own: end for (file, own), (_, end) in STORED_ENDS.items() if file == name}
+    ends = {own: end for (file, own), (_, end, _) in STORED_ENDS.items() if file == name}
     counted = [end for own, end in ends.items() if end != NOT_HERE and own not in rightly]
     assert counted.count(ACCEPTED) >= least * len(counted)
 
@@ -98,5 +98,5 @@ def test_of_commands_with_all_that_is_needed_so_many_are_accepted(name: str, lea
 def test_what_is_refused_rightly_is_refused() -> None:
     """A reason stands for no command that is accepted."""
     rightly = json.loads(REFUSED.read_text(encoding="utf-8"))
-    ends = {own: end for (_, own), (_, end) in STORED_ENDS.items()}
+    ends = {own: end for (_, own), (_, end, _) in STORED_ENDS.items()}
     assert all(ends[own] != ACCEPTED for own in rightly)
