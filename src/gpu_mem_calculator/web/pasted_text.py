@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..runfile.program import Translation
 from ..runfile.text.errors import InputError
@@ -12,6 +12,9 @@ from ..tools.program_section import with_program
 from ..tools.read import TEXT_ALONE, Asked, read, read_all
 from ..tools.reading import TEXT
 from ..tools.reading.reading import RUN_FILE
+
+if TYPE_CHECKING:
+    from ..advice.diagnosis.diagnosis import Diagnosis
 
 PRINTED = "what a program printed"
 
@@ -25,6 +28,17 @@ def source(body: Any) -> Any:
 def asked(body: Any) -> Asked:
     """What a body asks."""
     return read(source(body), TEXT_ALONE)
+
+
+def diagnosed(body: Any) -> Diagnosis:
+    """The diagnosis that a body asks for."""
+    text = body.get(TEXT) if isinstance(body, Mapping) else None
+    if not isinstance(text, str) or body.keys() - {TEXT, "run"}:
+        raise InputError('the body must be {"text": "...", "run": ...}, the run where it is known')
+    from ..advice.diagnosis.diagnose import diagnose
+
+    run = body.get("run")
+    return diagnose(text, None if run is None else asked(run))
 
 
 def read_pasted(text: str) -> dict[str, Any]:

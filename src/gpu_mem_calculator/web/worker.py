@@ -54,7 +54,7 @@ from ..tools.releases.named import read_at
 from .export import export
 from .logs import log_fault, start_logs
 from .options import Options, is_true, numbers, one_of, width
-from .pasted_text import asked, read_pasted, source
+from .pasted_text import asked, diagnosed, read_pasted, source
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
@@ -201,14 +201,9 @@ def compare(body: Any, _options: Options) -> Any:
 
 def diagnose(body: Any, _options: Options) -> Any:
     """Why a run died, by what it printed."""
-    text = body.get("text") if isinstance(body, Mapping) else None
-    if not isinstance(text, str) or body.keys() - {"text", "run"}:
-        raise InputError('the body must be {"text": "...", "run": ...}, the run where it is known')
-    from ..advice.diagnosis import diagnose as diagnosed  # few ask for it
-    from ..report.diagnosis import diagnosis_data
+    from ..report.diagnosis import diagnosis_data  # few ask for it
 
-    run = body.get("run")
-    return diagnosis_data(diagnosed.diagnose(text, None if run is None else asked(run)))
+    return diagnosis_data(diagnosed(body))
 
 
 def infer(body: Any, options: Options) -> Any:

@@ -30,7 +30,6 @@ from ..reading.named_files import NamedFiles
 from ..reading.reading import CONFIG, DEEPSPEED, MODEL, RUN_FILE, Effect, Reading
 from ..reading.tools import FORMATS, file_format, read_command, read_data, safe_reading
 from ..skypilot.launch import task_file
-from .pasted import SCRIPT, command_words, python_list, python_script, unwrapped
 
 if TYPE_CHECKING:
     from ..read import Door
@@ -129,6 +128,7 @@ class _Source(Struct, frozen=True):
         from ..releases.apply import with_releases
         from ..releases.named import Named
         from ..releases.pins import frozen
+        from .pasted import SCRIPT, command_words, python_list, python_script, unwrapped
 
         text = hide_forms(text)
         listed, rest = frozen(text, where)

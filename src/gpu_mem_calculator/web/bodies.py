@@ -1,0 +1,326 @@
+"""The shapes of bodies and answers that have no type elsewhere, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ..advice.comparison import KeyDifference
+from ..estimates.result import MemoryResult
+from ..runfile.keys.fields import RunFileField
+
+
+class ProblemsBody(Struct, frozen=True):
+    """What is wrong, all of it together and one sentence each."""
+
+    detail: str
+    problems: list[str]
+
+
+class Status(Struct, frozen=True):
+    """How the service is."""
+
+    status: str
+
+
+class Validation(Struct, frozen=True):
+    """Whether a run file is right, and what to know of it."""
+
+    valid: bool
+    errors: list[str]
+    warnings: list[str]
+    assumed: list[str]
+
+
+class ChangeBody(Struct, frozen=True, kw_only=True):
+    """One change, what it saves on each GPU by the ledger, and the verdict of the run with it."""
+
+    title: str
+    settings: list[str]
+    saves_bytes: int
+    total_bytes: int
+    fits: bool
+    verdict: str
+    cost: str
+    kv_tokens: int | None = None
+    max_concurrency: float | None = None
+    users: int | None = None
+    context: int | None = None
+
+
+class ChangesBody(Struct, frozen=True):
+    """Changes worth trying."""
+
+    changes: list[ChangeBody]
+
+
+class HeadroomBody(Struct, frozen=True):
+    """How far a run's sequence can grow, or must shrink; empty where there is nothing to say."""
+
+    room: str
+
+
+class LookSlice(Struct, frozen=True):
+    """What one kind takes in a column, and its largest entries."""
+
+    kind: str
+    title: str
+    bytes: int
+    entries: list[tuple[str, int]]
+
+
+class LookColumn(Struct, frozen=True):
+    """One moment of the picture."""
+
+    title: str
+    phase: str
+    bytes: int
+    slices: list[LookSlice]
+
+
+class CheckBody(Struct, frozen=True, omit_defaults=True):
+    """Whether a command fits, with the exit code of `check`; of several, the worst of `answers`.
+
+    - summary: the verdict in a line; problems: why nothing is estimated
+    - tool, version, keys: what was read, and the effect of each key: memory, free or refused
+    - assumed: what was assumed in reading it; limits: what of it is not modelled
+    - run: its run file; result: the estimate of that
+    - together: what commands take of a GPU that they share
+    """
+
+    verdict: str
+    exit_code: int
+    summary: str = ""
+    problems: list[str] = []
+    tool: str = ""
+    version: str = ""
+    keys: dict[str, str] = {}
+    assumed: list[str] = []
+    limits: list[dict[str, Any]] = []
+    run: dict[str, Any] = {}
+    result: MemoryResult | None = None
+    answers: list[dict[str, Any]] = []
+    together: list[dict[str, Any]] = []
+
+
+class TwoRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    """Two runs, each a run file or a text that means one."""
+
+    a: dict[str, Any]
+    b: dict[str, Any]
+
+
+class ComparedSide(Struct, frozen=True):
+    """One of two runs; `used_bytes` of a server is what it takes beside its KV cache."""
+
+    name: str
+    verdict: str
+    used_bytes: int
+    kv_pool_bytes: int
+    result: MemoryResult
+
+
+class ComparedPart(Struct, frozen=True):
+    """A part of the memory in both; null where one of them does not have it."""
+
+    part: str
+    a_bytes: int | None
+    b_bytes: int | None
+
+
+class ComparisonBody(Struct, frozen=True):
+    """Two runs side by side; `differences` are the keys with other values."""
+
+    summary: str
+    a: ComparedSide
+    b: ComparedSide
+    parts: list[ComparedPart]
+    differences: list[KeyDifference]
+
+
+class PrintedText(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a program printed when it died; and its run, a run file or a text that means one."""
+
+    text: str
+    run: dict[str, Any] | None = None
+
+
+class PrintedLine(Struct, frozen=True):
+    """A line that was read; the names of sizes end in `_bytes`."""
+
+    line: int
+    what: str
+    tool: str
+    figures: dict[str, float | str]
+
+
+class CauseBody(Struct, frozen=True):
+    """Why a run died: certain, likely or possible; in which phase, and for which tensor."""
+
+    id: str
+    sentence: str
+    certainty: Literal["certain", "likely", "possible"]
+    phase: str
+    tensor: str
+    formula: str
+
+
+class RemedyBody(Struct, frozen=True):
+    """What helps; `fits` is null where no run is known with which that could be computed."""
+
+    sentence: str
+    command: str
+    fits: bool | None
+
+
+class DiagnosisBody(Struct, frozen=True):
+    """Why a run died; `cause` is null where nothing in the text says it."""
+
+    read: list[PrintedLine]
+    run: dict[str, Any] | None
+    cause: CauseBody | None
+    others: list[CauseBody]
+    evidence: list[str]
+    remedies: list[RemedyBody]
+    question: str
+    notes: list[str]
+    summary: str
+
+
+class Look(Struct, frozen=True):
+    """What the page shows: the result, pieces of HTML by name, what lies behind the picture."""
+
+    result: MemoryResult
+    parts: dict[str, str]
+    columns: list[LookColumn]
+
+
+class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text: a run file, a config.json, a command, a file of another tool, or a model's name."""
+
+    text: str
+
+
+class OtherCommand(Struct, frozen=True):
+    """One of several commands of a text: what ImportedRun has of it, or why it cannot be read."""
+
+    name: str
+    run: dict[str, Any] = {}
+    what: str = ""
+    notes: list[str] = []
+    problems: list[str] = []
+
+
+class ImportedRun(Struct, frozen=True):
+    """The run file, or the sections of one, that a text means.
+
+    - what: `run file`, `config.json`, `model`, `DeepSpeed`, the tool with its version, or `what a
+      program printed`, which `POST /api/diagnose` reads
+    - notes: what was assumed for another tool's text, and what of it is not modelled
+    - name: of several commands the first that can be read; others: the rest, in their order
+    """
+
+    run: dict[str, Any]
+    what: str
+    notes: list[str] = []
+    name: str = ""
+    others: list[OtherCommand] = []
+
+
+class ExportedFile(Struct, frozen=True, kw_only=True):
+    """A file's text and usual name; of a foreign configuration also its data, and the result."""
+
+    format: str
+    content: str
+    filename: str
+    config: dict[str, Any] | None = None
+    memory_result: MemoryResult | None = None
+
+
+class Preset(Struct, frozen=True):
+    """A model that has a name. `spellings`: the words of every text that means it."""
+
+    display_name: str
+    description: str
+    num_parameters: int
+    family: str
+    hub_id: str | None
+    spellings: list[str]
+
+
+class CardBody(Struct, frozen=True, kw_only=True):
+    """A GPU. Bandwidth is in 10⁹ bytes a second, `tflops` by number format."""
+
+    name: str
+    title: str
+    vendor: str
+    kind: str
+    architecture: str
+    memory_gb: float
+    memory_bytes: int
+    memory_bytes_known: bool
+    memory_bytes_reading: str
+    memory_bytes_source: str
+    bandwidth_gb_per_s: float
+    source: str
+    checked: str
+    tflops: dict[str, float] = {}
+    link: str = ""
+    compute_capability: str = ""
+    multiprocessors: int = 0
+    driver_total_bytes: int = 0
+    aliases: list[str] = []
+
+
+class Cards(Struct, frozen=True):
+    """Every card."""
+
+    gpus: list[CardBody]
+
+
+class FormSection(Struct, frozen=True):
+    """A section of the run file."""
+
+    name: str
+    title: str
+    of: Literal["training", "serving", "both"]
+
+
+class FormEngine(Struct, frozen=True):
+    """An engine, its other spellings, and the axes that it cuts along."""
+
+    name: str
+    title: str
+    kind: Literal["training", "serving"]
+    axes: list[str]
+    aliases: list[str]
+
+
+class RecipeChoice(Struct, frozen=True):
+    """The engine that a recipe runs on where another is chosen, its settings there, in words."""
+
+    engine: str
+    settings: dict[str, Any]
+    meaning: str
+
+
+class FormRecipe(Struct, frozen=True):
+    """A recipe: what is trained, and by engine the settings that people usually choose for it."""
+
+    name: str
+    title: str
+    engines: dict[str, RecipeChoice]
+
+
+class Form(Struct, frozen=True):
+    """What a form needs but the cards and the presets."""
+
+    sections: list[FormSection]
+    fields: list[RunFileField]
+    engines: list[FormEngine]
+    version: str
+    recipes: list[FormRecipe]
+
+
+ALL = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]
