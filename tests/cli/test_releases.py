@@ -186,3 +186,15 @@ def test_a_tools_file_is_read_at_a_release(here: Path, command: Command) -> None
     refused = command(*words, "--at", "llamafactory=0.9.3")
     assert refused.code == 2
     assert "use_dft_loss is not a key of llamafactory 0.9.3: it came with 0.9.4" in refused.err
+
+
+def test_experts_of_newer_transformers_are_a_limit(command: Command) -> None:
+    """They keep no masked copies since 5.18, which is not modelled."""
+    for release, model, said in (
+        ("5.23.0", "Qwen/Qwen3-30B-A3B", True),
+        ("5.17.0", "Qwen/Qwen3-30B-A3B", False),
+        ("5.23.0", "Qwen/Qwen3-0.6B", False),
+    ):
+        words = ["--at", f"transformers={release}", *SFT[:3], model, *SFT[4:], "--use_peft"]
+        found = command("check", *GPU, "--format", "json", *words)
+        assert ("no masked copies" in found.out) is said

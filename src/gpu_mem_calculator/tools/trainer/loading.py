@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...ledger.quoting import quoted
+from ...run.limits import Limit
 from ...runfile.program import Program, Section, Setup, Translation
 from ..translation.arguments import (
     REFUSED,
@@ -20,7 +23,16 @@ from ..translation.arguments import (
     filled,
 )
 from ..translation.at_release import before
+from ..translation.releases import order
 
+UNMASKED_FROM = "5.18"
+UNMASKED = Limit(
+    key="transformers",
+    why="experts that are not spread over ranks keep no masked copies since 5.18, which is not "
+    "modelled (integrations/moe.py grouped_mm_experts_forward)",
+    could="less",
+    saves="activations",
+)
 PEFT = "trainer/peft"
 BITSANDBYTES = argument_table("trainer/bitsandbytes")
 LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
@@ -39,6 +51,9 @@ def load_dtype(load: Section, setup: Setup, result: Translation, *more: str) -> 
     more: arguments that a tool reads beside those of from_pretrained
     """
     name_strangers(result, "load", load, (*LOAD_KEYS, *more))
+    release = setup.releases.get("transformers", "")
+    if order(release) >= order(UNMASKED_FROM) and setup.model().shape.get("moe_enabled"):
+        result.limits.append(replace(UNMASKED, key=f"transformers {release}"))
     usual = "float32" if before(setup.releases, "transformers", "5.0") else "auto"
     dtype = load.get("dtype", load.get("torch_dtype"))
     if dtype is None:
