@@ -128,7 +128,7 @@ class _Source(Struct, frozen=True):
         from ..releases.apply import with_releases
         from ..releases.named import Named
         from ..releases.pins import frozen
-        from .pasted import SCRIPT, command_words, python_list, python_script, unwrapped
+        from ..script.pasted import SCRIPT, command_words, python_list, python_script, unwrapped
 
         text = hide_forms(text)
         listed, rest = frozen(text, where)
