@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..runfile.text.errors import InputError
 from .output import show_answer
+
+if TYPE_CHECKING:
+    from ..tools.read import Asked
 
 FOUND, UNKNOWN = 0, 3
 COMMAND = "--launch"  # what argparse gets in the place of `--`
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     return FOUND if found.cause is not None else UNKNOWN
 
 
-def _run(args: argparse.Namespace) -> dict[str, Any] | None:
+def _run(args: argparse.Namespace) -> Asked | None:
     """The run of --config or of the command, with the card and the settings that are given."""
     from ..runfile.read import with_settings
     from ..tools.read import Door, read
@@ -53,7 +56,8 @@ def _run(args: argparse.Namespace) -> dict[str, Any] | None:
     if not source:
         return None
     door = Door(releases=known_releases(named_texts(args)))
-    data = at_releases(args, read(source, door).run)
+    asked = read(source, door)
+    data = at_releases(args, asked.run)
     card = getattr(args, "hardware.gpu")
     settings = [f"hardware.gpu={card}"] if card else []
-    return with_settings(data, (*settings, *args.settings))
+    return replace(asked, run=with_settings(data, (*settings, *args.settings)))

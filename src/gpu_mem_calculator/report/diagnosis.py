@@ -12,6 +12,7 @@ from .lines import BAD, BOLD, DIM, WARN, Line, line, wrap_lines
 
 STYLES = {CERTAIN: BAD, LIKELY: BAD}
 MOST_READ = 6  # lines that were read are shown
+SHOWN = 120  # characters of each
 UNKNOWN = "cannot tell why it died: nothing in the text says it"
 
 
@@ -25,7 +26,10 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
             yield from wrap_lines("  ", sentence)
     if found.read:
         yield line()
-        yield line(f"read: {len(found.read):,} lines that say something of memory", BOLD)
+        lines = (
+            "1 line that says" if len(found.read) == 1 else f"{len(found.read):,} lines that say"
+        )
+        yield line(f"read: {lines} something of memory", BOLD)
         for one in found.read[:MOST_READ]:
             yield from wrap_lines(f"  line {one.line:>5,}  ", _words(one), DIM)
         if len(found.read) > MOST_READ:
@@ -64,7 +68,8 @@ def _cause_lines(found: Diagnosis) -> Iterator[Line]:
 
 def _words(one: LogLine) -> str:
     """What a line says, in its own words."""
-    return f"{one.what.replace('_', ' ')}: {one.text}"
+    text = one.text if len(one.text) <= SHOWN else f"{one.text[:SHOWN]}…"
+    return f"{one.what.replace('_', ' ')}: {text}"
 
 
 def diagnosis_data(found: Diagnosis) -> dict[str, Any]:

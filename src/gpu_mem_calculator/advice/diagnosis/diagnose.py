@@ -14,6 +14,7 @@ from ...runfile.text.errors import InputError
 from ...tools.logs.read import Log, read_log
 from ...tools.logs.stated_run import stated_run
 from ...tools.read import read
+from ...tools.writing.changed import changed_words
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
 from .rules import causes, rows
@@ -31,7 +32,7 @@ def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
     run: its run file, command or tool's file, where it is known
     """
     log = read_log(text)
-    estimate, notes = _estimated(run, text, log)
+    asked, estimate, notes = _estimated(run, text, log)
     crash = Crash(text=text, log=log, estimate=estimate)
     found = causes(crash)
     cause = found[0] if found else None
@@ -41,30 +42,36 @@ def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
         cause=cause,
         others=tuple(found[1 : MOST_OTHERS + 1]),
         evidence=tuple(_evidence(crash, cause)),
-        remedies=tuple(_remedies(cause, estimate))[:MOST_REMEDIES],
+        remedies=tuple(_remedies(cause, estimate, asked))[:MOST_REMEDIES],
         question=_question(cause, crash),
         notes=(*notes, *_left_out(log)),
         summary=_summary(crash, cause),
     )
 
 
-def _estimated(run: Any, text: str, log: Log) -> tuple[Estimate | None, tuple[str, ...]]:
-    """The estimate of the run that is given, or that the text states; one that cannot be estimated
-    is no reason to say nothing.
+def _estimated(
+    run: Any, text: str, log: Log
+) -> tuple[Asked | None, Estimate | None, tuple[str, ...]]:
+    """The run that is given, or that the text states, and its estimate; one that cannot be
+    estimated is no reason to say nothing.
     """
     notes: tuple[str, ...] = ()
     if run is None:
         stated = stated_run(text, log)
         run, notes = stated.asked, stated.problems
         if run is None:
-            return None, notes
+            return None, None, notes
         notes = (f"the run is what line {stated.line:,} says; give its command for another",)
     try:
         asked = read(run)
         known = replace(asked, run=with_settings(asked.run, _printed(asked.run, log)))
-        return full_estimate(known), notes
+        return known, full_estimate(known), notes
     except InputError as error:
-        return None, (*notes, *(f"the run was not estimated: {one}" for one in error.problems))
+        return (
+            None,
+            None,
+            (*notes, *(f"the run was not estimated: {one}" for one in error.problems)),
+        )
 
 
 def _printed(run: Mapping[str, Any], log: Log) -> Iterator[str]:
@@ -99,18 +106,35 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
         yield f"it needs {told(result.needs_bytes)} of torch's memory; the card has {told(total)}"
 
 
-def _remedies(cause: Cause | None, estimate: Estimate | None) -> Iterator[Advice]:
-    """What helps: changes that were estimated, then those of the cause."""
+def _remedies(
+    cause: Cause | None, estimate: Estimate | None, run: Asked | None
+) -> Iterator[Advice]:
+    """What helps: changes that were estimated, in the words of the run's tool; then those of the
+    cause.
+    """
     if cause is None:
         return
-    if estimate is not None and not estimate.serves and estimate.result.verdict == SHORT:
+    if estimate is not None and run is not None and estimate.result.verdict == SHORT:
+        for words, settings, fits in _estimated_changes(estimate):
+            own = changed_words(run, settings) or " ".join(f"--set {one}" for one in settings)
+            yield Advice(sentence=words, command=own, fits=fits)
+    yield from (Advice(sentence=sentence) for sentence in cause.advice)
+
+
+def _estimated_changes(estimate: Estimate) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Changes with which it fits: words, settings, and whether that is certain."""
+    if not estimate.serves:
         from ..training.remedies import remedies
 
         for one in remedies(estimate):
-            words = "; ".join(one.changes)
-            settings = " ".join(f"--set {setting}" for setting in one.settings)
-            yield Advice(sentence=f"{words}: {one.cost}", command=settings, fits=one.certain)
-    yield from (Advice(sentence=sentence) for sentence in cause.advice)
+            yield f"{'; '.join(one.changes)}: {one.cost}", one.settings, one.certain
+        return
+    from ..serving.changes import Server
+    from ..serving.server_remedies import remedies as server_remedies
+
+    for change in server_remedies(Server.of(estimate)):
+        words = f"{change.title}: {change.cost}" if change.cost else change.title
+        yield words, change.setting, change.fits
 
 
 def _question(cause: Cause | None, crash: Crash) -> str:

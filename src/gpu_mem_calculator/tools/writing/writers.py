@@ -40,6 +40,7 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     - `comments`: whether it may have comments
     - `adapters`: the place of its tool among those that train adapters from one file; 0 for others
     - `page`: whether the page offers it
+    - `options`: whether its keys are options of the tool's command
     """
 
     title: str
@@ -54,6 +55,7 @@ class OutputFormat(Struct, frozen=True, kw_only=True):
     comments: bool = True
     adapters: int = 0
     page: bool = False
+    options: bool = False
 
 
 # One row for each format, by the name in `convert --to`.

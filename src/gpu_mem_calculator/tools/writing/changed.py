@@ -1,0 +1,80 @@
+"""A change of a run in the words of its own tool: the options or keys that become others."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ...runfile.read import with_settings
+from ...runfile.resolve.resolve import resolve
+from ...runfile.text.errors import InputError
+from ..read import Asked, read
+from .writers import WRITERS, OutputFormat, write_run
+
+YAML_KEY = ": "
+
+
+def changed_words(asked: Asked, settings: Iterable[str]) -> str:
+    """What to add or to change in the command or file of a run; empty where its tool has no format
+    here, or cannot say the change.
+    """
+    name = _format(asked)
+    if not name:
+        return ""
+    try:
+        (before, unsaid), (after, more) = (_written(name, asked.run, one) for one in ((), settings))
+    except InputError:
+        return ""
+    if set(more) - set(unsaid) or before.keys() - after.keys():
+        return ""
+    form = WRITERS[name]
+    new = {key: value for key, value in after.items() if before.get(key) != value}
+    return " ".join(_options(new)) if form.options else "\n".join(map(YAML_KEY.join, new.items()))
+
+
+def _format(asked: Asked) -> str:
+    """The format of a run's tool, by the server or the tool that was read."""
+    server = (asked.run.get("inference") or {}).get("engine")
+    tool = asked.reading.tool if asked.reading is not None else ""
+    for name, form in WRITERS.items():
+        if name == server or (not server and tool and _is(name, form, tool)):
+            return name
+    return ""
+
+
+def _is(name: str, form: OutputFormat, tool: str) -> bool:
+    return form.trains and (form.title == tool or name == tool.partition(".")[0])
+
+
+def _written(
+    name: str, run: dict[str, Any], settings: Iterable[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The keys of a run in a format, and what the format cannot say of it."""
+    file = read(with_settings(run, settings)).file
+    written = write_run(name, file, resolve(file, ()))
+    keys = _command_keys if WRITERS[name].serves else _yaml_keys
+    return dict(keys(written.text)), written.unsaid
+
+
+def _yaml_keys(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        key, found, value = line.partition(YAML_KEY)
+        if found and line[0] not in "# -":
+            yield key, value
+
+
+def _command_keys(text: str) -> Iterator[tuple[str, str]]:
+    option, values = "", list[str]()
+    for word in shlex.split(text, comments=True):
+        if word.startswith("-") and not word[1:2].isdigit():
+            yield option, " ".join(values)
+            option, values = word, []
+        else:
+            values.append(word)
+    yield option, " ".join(values)
+
+
+def _options(new: Mapping[str, str]) -> Iterator[str]:
+    for key, value in new.items():
+        yield f"{key if key.startswith('-') else f'--{key}'} {value}".rstrip()
