@@ -26,6 +26,13 @@ NO_OPTION = {
     "_api_process_rank",
 }
 OTHER_OPTIONS = {"headless", "api_server_count", "config", "grpc", "enable_log_requests"}
+# SGLang's fields that are marked no_cli: other options or the model decide them.
+NO_CLI = {
+    *("uses_mamba_radix_cache", "aux_hidden_state_capture", "enable_cp_tp_group_sharing"),
+    *("grpc_worker_threads", "speculative_boundary_reduction", "watermark_context_window"),
+    *("watermark_default_enabled", "watermark_enforce_all", "watermark_key", "watermark_key_b"),
+    *("watermark_max_probability", "watermark_mixing_probability"),
+}
 # Fields that vLLM sets itself, or that hold another object with fields.
 NO_FIELD = {
     "compilation_config": """pass_config dynamic_shapes_config local_cache_dir enabled_custom_ops
@@ -53,7 +60,7 @@ def test_every_field_of_a_json_option_is_classified(name: str) -> None:
 def test_every_option_of_sglang_is_classified() -> None:
     """SGLang's options: every field that the drift snapshot has."""
     known = SNAPSHOT["SGLang"]["schemas"]["ServerArgs"].keys()
-    hidden = {"custom_sigquit_handler", "stat_loggers", "uses_mamba_radix_cache"}
+    hidden = {"custom_sigquit_handler", "stat_loggers", *NO_CLI}
     fields = {one for one in known - hidden if not one.startswith("_")}
     assert fields <= sglang.ARGUMENTS.keys()
     assert len(fields) > 400

@@ -11,7 +11,9 @@ from gpu_mem_calculator.tools.writing.writers import WRITERS
 TRL = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name a --max_length 4096"
 VLLM = "vllm serve Qwen/Qwen2.5-7B --max-model-len 8192"
 LORA = ("training.lora.r=16", "training.lora.target_modules=all-linear")
-AXOLOTL = "base_model: Qwen/Qwen2.5-7B\nmicro_batch_size: 4\nsequence_len: 2048\nflash_attention: true"
+AXOLOTL = (
+    "base_model: Qwen/Qwen2.5-7B\nmicro_batch_size: 4\nsequence_len: 2048\nflash_attention: true"
+)
 
 
 @pytest.mark.parametrize(
