@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> Asked | None:
     """The run of --config or of the command, with the card and the settings that are given."""
+    from msgspec.structs import replace
+
     from ..runfile.read import with_settings
     from ..tools.read import Door, read
     from .releases import at_releases, known_releases, named_texts
