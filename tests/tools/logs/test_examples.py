@@ -54,7 +54,7 @@ def test_a_row_says_where_it_is_printed(tool: str, row: dict[str, Any]) -> None:
 def test_lines_have_their_numbers_and_one_wording() -> None:
     """Colours, carriage returns and prefixes of ranks do not matter."""
     [example] = [one for _, row, one in EXAMPLES if row["what"] == "torch_oom"][:1]
-    text = f"step 1\r\nstep 2\r\x1b[31m[rank3]: {example['text']}\x1b[0m\n"
+    text = f"lap 1\r\nlap 2\r\x1b[31m[rank3]: {example['text']}\x1b[0m\n"
     [found] = read_log(text).lines
     assert found.line == 3
     assert found.bytes_of("tried") == size("14.90", "GiB").value
@@ -63,7 +63,7 @@ def test_lines_have_their_numbers_and_one_wording() -> None:
 def test_the_middle_of_a_long_text_is_read_for_what_can_tell_a_cause() -> None:
     """And how much was not read for all is said."""
     [example] = [one for _, row, one in EXAMPLES if row["what"] == "torch_oom"][:1]
-    steps = "step 1 loss 2.0\n" * 400_000
+    steps = "lap 1 loss 2.01\n" * 400_000
     found = read_log(f"{steps}{example['text']}\n{steps}")
     assert [one.line for one in found.lines] == [400_001]
     assert found.left_out["characters"] > 0

@@ -5,17 +5,28 @@ from __future__ import annotations
 from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...estimates.calculator import Estimate
 from ...ledger.units import GIB, MIB
 from ...tools.logs.figure import Figure
-from ...tools.logs.frames import Traceback
+from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.read import Log, LogLine
-from .places import Place, place
+from .places import FORWARD, GRAPHS, LOADING, SERVING, TRIAL_RUN, Place, place
 from .sizes import Explained, explained
 
-OOM = ("torch_oom", "driver_oom", "cublas_failed")  # what the GPU's memory ended with
-NEAR = 40  # lines between a stack and the message that it ended with
+# What the GPU's memory ended with.
+OOM = ("torch_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
+NEAR = 40  # lines in front of a message without a stack, which can be of its code
+# What a server does after a line that it prints at its start.
+STAGES = {
+    "load_begin": LOADING,
+    "weights_loaded": TRIAL_RUN,
+    "graphs_begin": GRAPHS,
+    "graphs": SERVING,
+    "server_ready": SERVING,
+}
+VAGUE = ("", FORWARD, "generation")  # phases of a stack of which a server's last line says more
 OTHERS = GIB // 2
 """Bytes of a card that neither torch's process nor free memory accounts for, from which on somebody
 else holds them; below it they are the driver's own and rounding."""
@@ -54,8 +65,26 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def place(self) -> Place:
-        """Where it died, by the stack."""
-        return place(self.stack)
+        """Where it died: by the stack, by what a server printed last, by lines of code near it."""
+        found = place(self.stack or self._pasted)
+        if found.phase in VAGUE and self._stage:
+            return replace(found, phase=self._stage)
+        return found
+
+    @cached_property
+    def _stage(self) -> str:
+        """What a server did, by its last line."""
+        last = None if self.death is None else self.death.line
+        lines = [one for one in self.log.of(*STAGES) if last is None or one.line <= last]
+        return STAGES[lines[-1].what] if lines else ""
+
+    @cached_property
+    def _pasted(self) -> Traceback | None:
+        """The lines in front of the message, each of which may be one of a stack that was cut."""
+        if self.death is None:
+            return None
+        lines = self.text.splitlines()[max(self.death.line - NEAR, 0) : self.death.line]
+        return Traceback(tuple(Frame("", 0, "", line.strip()) for line in lines), 0)
 
     def size(self, name: str) -> int | None:
         """A size of the death's message."""
@@ -85,11 +114,12 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def step(self) -> int | None:
-        """The last step that was printed before it died."""
+        """The step in which it died: the one after the last that was printed."""
         last = self.death.line if self.death is not None else None
-        steps = [one for one in self.log.of("step") if last is None or one.line <= last]
-        figure = steps[-1].figures.get("step") if steps else None
-        return int(figure.value) if isinstance(figure, Figure) else None
+        lines = [one for one in self.log.of("step") if last is None or one.line <= last]
+        figures = [one.figures["step"] for one in lines]
+        steps = [int(one.value) for one in figures if isinstance(one, Figure)]
+        return steps[-1] + 1 if steps else None
 
 
 def told(size: float) -> str:

@@ -14,7 +14,6 @@ from ...runfile.text.errors import InputError
 from ...tools.logs.read import Log, read_log
 from ...tools.logs.stated_run import stated_run
 from ...tools.read import read
-from ...tools.writing.changed import changed_words
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
 from .rules import causes, rows
@@ -115,6 +114,8 @@ def _remedies(
     if cause is None:
         return
     if estimate is not None and run is not None and estimate.result.verdict == SHORT:
+        from .own_words import changed_words  # no format is written where no run is known
+
         for words, settings, fits in _estimated_changes(estimate):
             own = changed_words(run, settings) or " ".join(f"--set {one}" for one in settings)
             yield Advice(sentence=words, command=own, fits=fits)

@@ -15,6 +15,7 @@ from ...tools.logs.frames import Frame, Traceback
 
 BACKWARD, FORWARD, OPTIMIZER_STEP = "backward", "forward", "optimizer step"
 LOADING, STARTING, EVALUATION, SAVING = "loading", "start-up", "evaluation", "saving"
+TRIAL_RUN, GRAPHS, SERVING = "trial run", "CUDA graphs", "serving"
 
 
 class Place(Struct, frozen=True):
@@ -36,7 +37,7 @@ def place(stack: Traceback | None) -> Place:
     if not phase:
         phase = _innermost(inside, "inner", "phase")[0]
     tensor, frame = _innermost(inside, "tensor", "tensor")
-    return Place(phase, tensor, frame or inside[0])
+    return Place(phase, tensor, frame or (inside[0] if inside and inside[0].file else None))
 
 
 def _innermost(inside: list[Frame], kind: str, key: str) -> tuple[str, Frame | None]:

@@ -19,10 +19,21 @@ from ...tools.logs.figure import Figure
 from ...tools.logs.read import LogLine
 from .crash import OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
-from .places import BACKWARD, EVALUATION, FORWARD, LOADING, OPTIMIZER_STEP, SAVING, STARTING
+from .places import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    GRAPHS,
+    LOADING,
+    OPTIMIZER_STEP,
+    SAVING,
+    STARTING,
+    TRIAL_RUN,
+)
 from .sizes import Explained
 
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
+STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 
@@ -109,13 +120,30 @@ def _server(crash: Crash) -> Iterator[Cause]:
             yield _cause(name, CERTAIN, phase=STARTING, figures=words, evidence=line.text)
             break
     for line in crash.log.of("images_too_large")[:1]:
-        yield _cause("images_in_trial_run", LIKELY, phase="trial run", evidence=line.text)
-    for line in crash.log.of("layers_on_card"):
+        yield _cause("images_in_trial_run", LIKELY, phase=TRIAL_RUN, evidence=line.text)
+    for line in crash.log.of("layers_on_card", "memory_plan"):
         on, of = _figures(line, "layers", "all_layers")
         if on is not None and of is not None and on < of:
             words = f"{on:,} of {of:,} layers"
             yield _cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
             break
+    for line in crash.log.of("served_model"):
+        if "CPU" in str(line.figures["processor"]):
+            words = f"{line.figures['processor']} of it"
+            yield _cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
+            break
+    for line in crash.log.of("buffer_failed")[:1]:
+        name = "cache_buffer" if "kv" in line.text.lower() else "compute_buffer"
+        yield _cause(
+            name, LIKELY, phase=STARTING, evidence=line.text, size=_size_words(crash, None)
+        )
+    for what, name in (
+        ("kv_full", "cache_full"),
+        ("sampler_oom", "sampler"),
+        ("prefill_oom", "trial_run"),
+    ):
+        for line in crash.log.of(what)[:1]:
+            yield _cause(name, CERTAIN, evidence=line.text)
 
 
 def _below_one_sequence(line: LogLine) -> Cause:
@@ -193,6 +221,7 @@ def _device(crash: Crash) -> Iterator[Cause]:
     if tensor == "router's loss":
         name = "router_loss"
     later = crash.step is not None and crash.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
+    when = f"{phase}, step {crash.step:,}" if crash.step and phase in STEPS else phase
     best = same or other
     certainty = CERTAIN if same is not None and same.exact else LIKELY
     if not name:
@@ -200,9 +229,9 @@ def _device(crash: Crash) -> Iterator[Cause]:
         certainty = LIKELY if phase else POSSIBLE
     size = _size_words(crash, best)
     if later:
-        yield _cause("longer_batch", LIKELY, phase=phase, step=f"{crash.step:,}", size=size)
+        yield _cause("longer_batch", LIKELY, phase=when, step=f"{crash.step:,}", size=size)
     found = _cause(
-        name, certainty, phase=phase or PHASES.get(name, ""), size=size, figures=_full(crash)
+        name, certainty, phase=when or PHASES.get(name, ""), size=size, figures=_full(crash)
     )
     yield replace(
         found,
@@ -256,8 +285,8 @@ BY_PHASE = {
     "resuming": "resume",
     EVALUATION: "evaluation",
     "weight sync": "weight_sync",
-    "CUDA graphs": "graphs",
-    "trial run": "trial_run",
+    GRAPHS: "graphs",
+    TRIAL_RUN: "trial_run",
     "cache allocation": "no_room_for_cache",
     "generation": "generation",
     LOADING: "weights",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_mem_calculator.advice.diagnosis.own_words import changed_words
 from gpu_mem_calculator.tools.read import TEXT_ALONE, read
-from gpu_mem_calculator.tools.writing.changed import changed_words
 from gpu_mem_calculator.tools.writing.writers import WRITERS
 
 TRL = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name a --max_length 4096"

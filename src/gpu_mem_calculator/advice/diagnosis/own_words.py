@@ -9,8 +9,8 @@ from typing import Any
 from ...runfile.read import with_settings
 from ...runfile.resolve.resolve import resolve
 from ...runfile.text.errors import InputError
-from ..read import Asked, read
-from .writers import WRITERS, OutputFormat, write_run
+from ...tools.read import Asked, read
+from ...tools.writing.writers import WRITERS, OutputFormat, write_run
 
 YAML_KEY = ": "
 
