@@ -64,6 +64,13 @@ def phase_word(cause: Cause) -> str:
     return f"first {base}" if step == 1 else f"{'second' if step == 2 else 'later'} step ({base})"
 
 
+def tensor_words(tensor: str) -> set[str]:
+    """The truth's words that our name of a tensor can mean; the ledger's names say their parts."""
+    name = tensor.split(":")[0].split(" in ")[0]
+    parts = {word: TENSORS[word] for word in ("logits", "weights") if word in tensor}
+    return TENSORS.get(name) or set().union(*parts.values()) or {name}
+
+
 def score() -> dict[str, list[str]]:
     """By what was asked: the runs in which it is not said as the truth has it."""
     truth = {row["id"]: row for row in rows("died_truth")}
@@ -73,7 +80,7 @@ def score() -> dict[str, list[str]]:
         found = (phase_word(cause), cause.tensor) if cause else ("", "")
         if found[0] != want["phase"]:
             wrong["phase"].append(f"{row['id']}: {found[0]}, and it is {want['phase']}")
-        if want["tensor"] not in TENSORS.get(found[1].split(":")[0].split(" in ")[0], {found[1]}):
+        if want["tensor"] not in tensor_words(found[1]):
             wrong["tensor"].append(f"{row['id']}: {found[1]}, and it is {want['tensor']}")
             if cause is not None and cause.certainty == CERTAIN:
                 wrong["certain and wrong"].append(f"{row['id']}: {cause.sentence}")

@@ -27,6 +27,7 @@ STAGES = {
     "server_ready": SERVING,
 }
 VAGUE = ("", FORWARD, "generation")  # phases of a stack of which a server's last line says more
+REDRAWN = 4  # lines behind a message in which a progress bar is drawn for the last time
 OTHERS = GIB // 2
 """Bytes of a card that neither torch's process nor free memory accounts for, from which on somebody
 else holds them; below it they are the driver's own and rounding."""
@@ -115,8 +116,8 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def step(self) -> int | None:
         """The step in which it died: the one after the last that was printed."""
-        last = self.death.line if self.death is not None else None
-        lines = [one for one in self.log.of("step") if last is None or one.line <= last]
+        end = self.death.line + REDRAWN if self.death is not None else None
+        lines = [one for one in self.log.of("step") if end is None or one.line <= end]
         figures = [one.figures["step"] for one in lines]
         steps = [int(one.value) for one in figures if isinstance(one, Figure)]
         return steps[-1] + 1 if steps else None

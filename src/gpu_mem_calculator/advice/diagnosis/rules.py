@@ -33,6 +33,15 @@ from .places import (
 from .sizes import Explained
 
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
+# What a phase allocates in the size of a weight.
+OF_WEIGHTS = {
+    LOADING: "weights",
+    STARTING: "weights",
+    SAVING: "weights",
+    FORWARD: "weights",
+    BACKWARD: "gradients",
+    OPTIMIZER_STEP: "optimizer states",
+}
 STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
@@ -40,13 +49,21 @@ LITTLE = GIB / 2  # bytes by which a share of the card may be missed without som
 
 def causes(crash: Crash) -> list[Cause]:
     """The causes that a death can have, the likeliest first."""
-    found = [cause for rule in RULES for cause in rule(crash)]
+    found = [_placed(cause, crash) for rule in RULES for cause in rule(crash)]
     order = list(rows())
     found.sort(key=lambda one: (CERTAINTIES.index(one.certainty), order.index(one.id)))
     first: dict[str, Cause] = {}
     for one in found:
         first.setdefault(one.id, one)
     return list(first.values())
+
+
+def _placed(cause: Cause, crash: Crash) -> Cause:
+    """A cause of the GPU with the tensor that was asked for."""
+    if cause.tensor or crash.death is None or not cause.phase:
+        return cause
+    same, other = _matching(crash)
+    return replace(cause, tensor=_tensor(crash, same or other))
 
 
 @cache
@@ -180,13 +197,15 @@ def _others(crash: Crash) -> Iterator[Cause]:
     if crash.others is None or crash.others < OTHERS or crash.death is None:
         return
     tried, free = crash.size("tried") or 0, crash.size("free") or 0
+    if free >= tried:  # the card was not what was full
+        return
     enough = free + crash.others >= tried
     words = f", and {told(tried)} was asked for with {told(free)} free"
     share = ""
     yield _cause(
         "card_taken",
         LIKELY if enough else POSSIBLE,
-        phase=crash.place.phase,
+        phase=_when(crash),
         others=told(crash.others),
         figures=words,
         share=share or "0.8",
@@ -204,7 +223,7 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
         return
     words = {"unallocated": told(unallocated), "tried": told(tried)}
     enough = unallocated + free >= tried
-    yield _cause("fragmented", LIKELY if enough else POSSIBLE, phase=crash.place.phase, **words)
+    yield _cause("fragmented", LIKELY if enough else POSSIBLE, phase=_when(crash), **words)
 
 
 def _device(crash: Crash) -> Iterator[Cause]:
@@ -221,7 +240,7 @@ def _device(crash: Crash) -> Iterator[Cause]:
     if tensor == "router's loss":
         name = "router_loss"
     later = crash.step is not None and crash.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
-    when = f"{phase}, step {crash.step:,}" if crash.step and phase in STEPS else phase
+    when = _when(crash)
     best = same or other
     certainty = CERTAIN if same is not None and same.exact else LIKELY
     if not name:
@@ -235,10 +254,16 @@ def _device(crash: Crash) -> Iterator[Cause]:
     )
     yield replace(
         found,
-        tensor=tensor or (best.tensor if best else ""),
+        tensor=_tensor(crash, best),
         formula=best.formula if best else "",
         evidence=_stack_words(crash),
     )
+
+
+def _when(crash: Crash) -> str:
+    """The phase, with its step where that is known."""
+    phase = crash.place.phase
+    return f"{phase}, step {crash.step:,}" if crash.step and phase in STEPS else phase
 
 
 def _matching(crash: Crash) -> tuple[Explained | None, Explained | None]:
@@ -248,6 +273,15 @@ def _matching(crash: Crash) -> tuple[Explained | None, Explained | None]:
     alone = len({_first_word(one) for one in crash.explained}) == 1
     first = crash.explained[0] if crash.explained else None
     return (same[0] if same and alone else None), (same[0] if same else first)
+
+
+def _tensor(crash: Crash, best: Explained | None) -> str:
+    """What was asked for: by the stack, else by its size; of what is as large as a weight, what the
+    phase allocates.
+    """
+    if crash.place.tensor or best is None:
+        return crash.place.tensor
+    return OF_WEIGHTS.get(crash.place.phase, best.tensor) if best.of_weight else best.tensor
 
 
 def _first_word(one: Explained | None) -> str:

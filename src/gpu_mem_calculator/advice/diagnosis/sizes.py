@@ -29,13 +29,14 @@ class Explained(Struct, frozen=True):
     """A tensor that is as large as a size: its name, and its size as a product.
 
     `tokens`: how many it would have, where that is what the size says; `exact`: by the run's own
-    numbers.
+    numbers; `of_weight`: it has the size of a weight, and so have its gradient and its states.
     """
 
     tensor: str
     formula: str
     exact: bool = True
     tokens: int = 0
+    of_weight: bool = False
 
 
 def asked_bytes(size: float) -> int:
@@ -135,7 +136,8 @@ def _weights(arch: Arch, widths: tuple[int, ...]) -> Iterator[tuple[float, Expla
         shape = " × ".join(f"{one:,}" for one in weight.shape)
         for width in widths:
             name = f"{weight.name}, its gradient or a state of it"
-            yield weight.numel * width, Explained(name, f"{shape} × {WIDTHS[width]}")
+            words = f"{shape} × {WIDTHS[width]}"
+            yield weight.numel * width, Explained(name, words, of_weight=True)
 
 
 def _by_tokens(figure: Figure, arch: Arch) -> Iterator[Explained]:

@@ -98,7 +98,8 @@ def _pattern(text: str, *, decimal: bool) -> Pattern:
         kinds[name] = kind
         return KINDS[kind].replace("NAME", name)
 
-    return Pattern(re.compile(HOLE.sub(hole, text.replace(" ", r"\s+"))), kinds, decimal)
+    form = HOLE.sub(hole, text.replace(" ", r"\s+"))
+    return Pattern(re.compile(form, re.MULTILINE), kinds, decimal)
 
 
 def tables() -> Iterator[tuple[str, Mapping[str, Any]]]:
