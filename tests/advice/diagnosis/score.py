@@ -9,6 +9,8 @@ from typing import Any
 
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, Cause
+from gpu_mem_calculator.tools.logs.figure import Figure
+from gpu_mem_calculator.tools.logs.read import LogLine
 
 HERE = Path(__file__).parent
 # The words of the truth for ours; a step's number stands behind forward and backward.
@@ -41,6 +43,39 @@ PHASES = {
     "start-up": "start-up",
     "evaluation": "evaluation",
     "saving": "save",
+}
+HOST = {"host_ram", "host_ram_maybe", "host_cache"}
+# By the labels' words for a cause: our causes that mean the same.
+CAUSES = {
+    "whole_model_per_rank": {"weights", "start_up"},
+    "kv_too_long": {"cache_below_one_sequence", "no_room_for_cache", "cache_buffer", "cpu_layers"},
+    "logits": {"logits"},
+    "does_not_fit": {"weights", "card_full", "start_up", "optimizer_start"},
+    "utilization_too_high": {"share_too_high", "graphs", "trial_run"},
+    **dict.fromkeys(("whole_model_per_rank_host", "host_leak", "cgroup_limit"), HOST),
+    **dict.fromkeys(("host_copies_per_numa_node", "host_optimizer_offload"), HOST),
+    "checkpoint_kept_on_gpu": {"resume"},
+    "state_dict_gathered_on_gpu": {"saving"},
+    "merge_on_gpu": {"saving"},
+    "optimizer_foreach_temporary": {"optimizer_temporaries"},
+    "optimizer_state": {"optimizer_states", "optimizer_start"},
+    "activations_long_batch": {"longer_batch", "activations"},
+    "activations_no_checkpointing": {"activations", "backward"},
+    "eval_outputs_accumulate": {"evaluation"},
+    "eval_batch_default": {"evaluation"},
+    "kv_negative": {"no_room_for_cache"},
+    "multimodal_profiling": {"images_in_trial_run", "trial_run"},
+    "graph_capture": {"graphs"},
+    "draft_model_not_counted": {"weights", "trial_run", "start_up"},
+    "pipeline_copies": {"compute_buffer", "cache_buffer"},
+    "attention_scores_buffer": {"compute_buffer"},
+    "prefill_too_large": {"trial_run", "cache_full", "activations"},
+    "engine_batch_too_large": {"compute_buffer", "start_up", "weights"},
+    "other_process": {"card_taken"},
+    "other_ranks_on_card": {"card_taken"},
+    "fragmentation": {"fragmented"},
+    "nccl_card_full": {"nccl"},
+    "shm_too_small": {"shared_memory"},
 }
 STEP = "optimizer step"
 
@@ -87,12 +122,49 @@ def score() -> dict[str, list[str]]:
     return wrong
 
 
+def public() -> dict[str, list[str]]:
+    """The same of the public cases: the cause, and the figures that were not read."""
+    wrong: dict[str, list[str]] = {"cause": [], "figures": [], "certain and wrong": []}
+    for row in rows("public_cases"):
+        found = diagnose(row["text"], row["command"] or None)
+        cause, want = found.cause, CAUSES.get(row["cause_word"], set())
+        if cause is None or cause.id not in want:
+            said = "nothing" if cause is None else f"{cause.certainty} {cause.id}"
+            wrong["cause"].append(f"{row['id']}: {said}, and it is {row['cause_word']}")
+            if cause is not None and cause.certainty == CERTAIN:
+                wrong["certain and wrong"].append(f"{row['id']}: {cause.sentence}")
+        read = {float(value) for line in found.read for value in _values(line)}
+        for figure in row["figures"]:
+            if not _is_read(figure, read):
+                wrong["figures"].append(f"{row['id']}: {' '.join(map(str, figure.values()))}")
+    return wrong
+
+
+def _values(line: LogLine) -> list[float]:
+    return [float(one.value) for one in line.figures.values() if isinstance(one, Figure)]
+
+
+def _is_read(figure: dict[str, Any], read: set[float]) -> bool:
+    """Whether a labelled figure is among those that were read."""
+    try:
+        plain = float(str(figure["value"]).replace(",", ""))
+    except ValueError:
+        return False
+    sizes = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+    unit = str(figure["unit"]).lower()
+    binary = plain * sizes[unit[0]] if unit[:1] in sizes and "b" in unit else plain
+    decimal = plain * 1000 ** "bkmgt".index(unit[0]) if unit[:1] in sizes else plain
+    return any(abs(one - want) <= 1 for one in read for want in (plain, binary, decimal))
+
+
 def main() -> int:
     """Print the score."""
-    count = len(rows("died"))
-    for what, wrong in score().items():
-        print(f"{what}: {count - len(wrong)} of {count}" if "wrong" not in what else what)
-        print(*(f"  {one}" for one in wrong), sep="\n")
+    figures = sum(len(row["figures"]) for row in rows("public_cases"))
+    for title, name, found in (("died", "died", score()), ("public", "public_cases", public())):
+        for what, wrong in found.items():
+            count = figures if what == "figures" else len(rows(name))
+            print(f"{title}, {what}: {len(wrong)} wrong of {count}")
+            print(*(f"  {one}" for one in wrong), sep="\n")
     return 0
 
 
