@@ -12,12 +12,13 @@ from ...ledger.units import GIB, MIB
 from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.read import Log, LogLine
-from .places import FORWARD, GRAPHS, LOADING, SERVING, TRIAL_RUN, Place, place
+from .places import FORWARD, GRAPHS, LOADING, SERVING, TRIAL_RUN, Place, phase_of_words, place
 from .sizes import Explained, explained
 
 # What the GPU's memory ended with.
 OOM = ("torch_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
-NEAR = 40  # lines in front of a message without a stack, which can be of its code
+NEAR = 40  # lines around a message without a stack, which can be of its code
+SHORT = 20_000  # characters of a text, the last ones, whose words can tell a phase
 # What a server does after a line that it prints at its start.
 STAGES = {
     "load_begin": LOADING,
@@ -66,11 +67,13 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def place(self) -> Place:
-        """Where it died: by the stack, by what a server printed last, by lines of code near it."""
+        """Where it died: by the stack, by what a server printed last, by lines of code near it, by
+        words of the text.
+        """
         found = place(self.stack or self._pasted)
         if found.phase in VAGUE and self._stage:
             return replace(found, phase=self._stage)
-        return found
+        return found if found.phase else replace(found, phase=phase_of_words(self.text[-SHORT:]))
 
     @cached_property
     def _stage(self) -> str:
@@ -81,10 +84,11 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _pasted(self) -> Traceback | None:
-        """The lines in front of the message, each of which may be one of a stack that was cut."""
+        """The lines around the message, each of which may be one of a stack that was cut."""
         if self.death is None:
             return None
-        lines = self.text.splitlines()[max(self.death.line - NEAR, 0) : self.death.line]
+        first, last = max(self.death.line - NEAR, 0), self.death.line + NEAR
+        lines = self.text.splitlines()[first:last]
         return Traceback(tuple(Frame("", 0, "", line.strip()) for line in lines), 0)
 
     def size(self, name: str) -> int | None:
@@ -108,8 +112,10 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     def others(self) -> int | None:
         """Bytes of the card that other processes hold; None where the message does not say it."""
         total, free = self.size("total"), self.size("free")
-        process = self.size("process")
+        process, allocated = self.size("process"), self.size("allocated")
         if total is None or free is None or process is None:
+            return None
+        if allocated is not None and process < allocated:  # the driver does not see this process
             return None
         return max(total - free - process, 0)
 

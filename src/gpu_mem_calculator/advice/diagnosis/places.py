@@ -16,6 +16,7 @@ from ...tools.logs.frames import Frame, Traceback
 BACKWARD, FORWARD, OPTIMIZER_STEP = "backward", "forward", "optimizer step"
 LOADING, STARTING, EVALUATION, SAVING = "loading", "start-up", "evaluation", "saving"
 TRIAL_RUN, GRAPHS, SERVING = "trial run", "CUDA graphs", "serving"
+FORMS = ("file", "name", "code", "text")
 
 
 class Place(Struct, frozen=True):
@@ -40,6 +41,11 @@ def place(stack: Traceback | None) -> Place:
     return Place(phase, tensor, frame or (inside[0] if inside and inside[0].file else None))
 
 
+def phase_of_words(text: str) -> str:
+    """The phase that the words of a text without a stack say."""
+    return next((row["phase"] for row in _rows("words") if row["forms"]["text"].search(text)), "")
+
+
 def _innermost(inside: list[Frame], kind: str, key: str) -> tuple[str, Frame | None]:
     """What the innermost frame says that a row of a kind knows."""
     for frame in inside:
@@ -58,9 +64,6 @@ def _is(row: Mapping[str, Any]) -> Callable[[Frame], bool]:
 def _rows(kind: str) -> list[Mapping[str, Any]]:
     table = read_table(os.path.join(os.path.dirname(__file__), "places.toml"))
     return [
-        {
-            **row,
-            "forms": {key: re.compile(row[key]) for key in ("file", "name", "code") if key in row},
-        }
+        {**row, "forms": {key: re.compile(row[key]) for key in FORMS if key in row}}
         for row in table[kind]
     ]

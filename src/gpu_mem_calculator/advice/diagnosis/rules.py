@@ -32,6 +32,7 @@ from .places import (
 )
 from .sizes import Explained
 
+MUCH = 0.1  # of the card, held by others, from which on it is told though it would not suffice
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
 # What a phase allocates in the size of a weight.
 OF_WEIGHTS = {
@@ -44,6 +45,7 @@ OF_WEIGHTS = {
 }
 STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
+OUTSIDE = 2 * GIB  # bytes outside torch from which on they are not the server's alone
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 
 
@@ -127,15 +129,7 @@ def _server(crash: Crash) -> Iterator[Cause]:
         yield _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **told_states)
     for line in crash.log.of("too_little_free")[:1]:
         yield _free(line)
-    for line in crash.log.of("no_kv_memory")[:1]:
-        yield _cause("no_room_for_cache", CERTAIN, phase=STARTING, evidence=line.text)
-    for line in crash.log.of("kv_pool"):
-        pool = line.bytes_of("kv_pool")
-        if pool is not None and pool <= 0:
-            words = f" ({told(pool)} were left)"
-            name = "no_room_for_cache"
-            yield _cause(name, CERTAIN, phase=STARTING, figures=words, evidence=line.text)
-            break
+    yield from _no_room(crash)
     for line in crash.log.of("images_too_large")[:1]:
         yield _cause("images_in_trial_run", LIKELY, phase=TRIAL_RUN, evidence=line.text)
     for line in crash.log.of("layers_on_card", "memory_plan"):
@@ -161,6 +155,32 @@ def _server(crash: Crash) -> Iterator[Cause]:
     ):
         for line in crash.log.of(what)[:1]:
             yield _cause(name, CERTAIN, evidence=line.text)
+
+
+def _no_room(crash: Crash) -> Iterator[Cause]:
+    """No memory left for the cache: certain where what takes it is printed, too."""
+    name = "no_room_for_cache"
+    for line in crash.log.of("profiled"):
+        outside = line.bytes_of("non_torch")
+        if outside is not None and outside >= OUTSIDE:
+            words = {
+                "others": told(outside),
+                "figures": ", which the trial run counts as the server's",
+            }
+            yield _cause(
+                "card_taken", LIKELY, phase=STARTING, evidence=line.text, share="0.8", **words
+            )
+            break
+    for line in crash.log.of("kv_pool", "profiled"):
+        pool = line.bytes_of("kv_pool")
+        if pool is not None and pool <= 0:
+            words = {"figures": f" ({told(pool)} were left)"}
+            known = crash.log.of("weights_loaded") or line.bytes_of("weights")
+            certainty = CERTAIN if known else LIKELY
+            yield _cause(name, certainty, phase=STARTING, evidence=line.text, **words)
+            return
+    for line in crash.log.of("no_kv_memory")[:1]:
+        yield _cause(name, LIKELY, phase=STARTING, evidence=line.text)
 
 
 def _below_one_sequence(line: LogLine) -> Cause:
@@ -200,6 +220,8 @@ def _others(crash: Crash) -> Iterator[Cause]:
     if free >= tried:  # the card was not what was full
         return
     enough = free + crash.others >= tried
+    if not enough and crash.others < MUCH * (crash.size("total") or 0):
+        return
     words = f", and {told(tried)} was asked for with {told(free)} free"
     share = ""
     yield _cause(
@@ -219,11 +241,12 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
     tried, free = crash.size("tried"), crash.size("free")
     if unallocated is None or total is None or tried is None or free is None:
         return
-    if unallocated < FRAGMENTED * total:
+    enough = unallocated + free >= tried
+    much = unallocated >= FRAGMENTED * total
+    if not much and not (enough and unallocated >= GIB):
         return
     words = {"unallocated": told(unallocated), "tried": told(tried)}
-    enough = unallocated + free >= tried
-    yield _cause("fragmented", LIKELY if enough else POSSIBLE, phase=_when(crash), **words)
+    yield _cause("fragmented", LIKELY if enough and much else POSSIBLE, phase=_when(crash), **words)
 
 
 def _device(crash: Crash) -> Iterator[Cause]:
@@ -234,7 +257,11 @@ def _device(crash: Crash) -> Iterator[Cause]:
         return
     phase, tensor = crash.place.phase, crash.place.tensor
     same, other = _matching(crash)
-    name = BY_PHASE.get(phase, "")
+    name = (
+        BY_PHASE.get(phase, "")
+        if phase != OPTIMIZER_STEP
+        else BY_TENSOR.get(tensor, "optimizer_states")
+    )
     if not name:
         name = BY_TENSOR.get(tensor, "") or (BY_NAME.get(_first_word(same or other), ""))
     if tensor == "router's loss":
