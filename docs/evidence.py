@@ -256,6 +256,7 @@ def sampled() -> dict[Path, dict[str, str]]:
     return {
         README: samples.readme(),
         ROOT / "docs" / "check.md": samples.check(),
+        ROOT / "docs" / "diagnose.md": samples.diagnose(),
         served.GUIDE: samples.serving(),
         faq.PAGE: faq.bodies(),
         deploy_samples.PAGE: deploy_samples.bodies(),

@@ -34,6 +34,12 @@ CHECK = {
     "compare": "compare --gpu h100-80gb-sxm --at vllm=0.10.1 --at vllm=0.33.0 vllm serve "
     "openai/gpt-oss-120b",
 }
+# that of docs/diagnose.md
+DIAGNOSE = {
+    "oom": "diagnose configs/out_of_memory.txt -- python run_clm.py --model_name_or_path "
+    "Qwen/Qwen2.5-1.5B --per_device_train_batch_size 4 --block_size 4096 --bf16 "
+    "--gradient_checkpointing",
+}
 # those of docs/serving.md
 SERVING = {
     "infer": "infer llama3.1-8b --gpu h100 --context 16k --users 16",
@@ -79,3 +85,8 @@ def serving() -> dict[str, str]:
 def check() -> dict[str, str]:
     """What stands between the marks of docs/check.md."""
     return {mark: sample(words) for mark, words in CHECK.items()}
+
+
+def diagnose() -> dict[str, str]:
+    """What stands between the marks of docs/diagnose.md."""
+    return {mark: sample(words) for mark, words in DIAGNOSE.items()}

@@ -36,6 +36,9 @@ def test_a_change_is_said_in_the_tools_words(
 def test_what_a_tool_cannot_say_is_not_said() -> None:
     """Nor for a run file, which is no other tool's."""
     assert changed_words(read(TRL, TEXT_ALONE), ("training.optimizer=muon",)) == ""
+    trainer = "python run_clm.py --model_name_or_path Qwen/Qwen2.5-1.5B --bf16"
+    assert changed_words(read(trainer, TEXT_ALONE), ("training.liger=true", *LORA)) == ""
+    assert changed_words(read(trainer, TEXT_ALONE), ("training.precision=bf16_pure",)) == ""
     assert changed_words(read({"model": {"name": "gpt2"}}), ("training.batch_size=2",)) == ""
 
 

@@ -13,14 +13,15 @@ from ...tools.read import Asked, read
 from ...tools.writing.writers import WRITERS, OutputFormat, write_run
 
 YAML_KEY = ": "
+ADAPTER = "training.lora."  # settings that only tools which train adapters can say
 
 
 def changed_words(asked: Asked, settings: Iterable[str]) -> str:
     """What to add or to change in the command or file of a run; empty where its tool has no format
     here, or cannot say the change.
     """
-    name = _format(asked)
-    if not name:
+    name, settings = _format(asked), tuple(settings)
+    if not name or (not WRITERS[name].adapters and any(ADAPTER in one for one in settings)):
         return ""
     try:
         (before, unsaid), (after, more) = (_written(name, asked.run, one) for one in ((), settings))
@@ -50,11 +51,11 @@ def _is(name: str, form: OutputFormat, tool: str) -> bool:
 def _written(
     name: str, run: dict[str, Any], settings: Iterable[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The keys of a run in a format, and what the format cannot say of it."""
+    """The keys of a run in a format; what the format cannot say of it, or the program must do."""
     file = read(with_settings(run, settings)).file
     written = write_run(name, file, resolve(file, ()))
     keys = _command_keys if WRITERS[name].serves else _yaml_keys
-    return dict(keys(written.text)), written.unsaid
+    return dict(keys(written.text)), (*written.unsaid, *written.notes)
 
 
 def _yaml_keys(text: str) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,8 @@ BEGIN, END = 2 * 10**6, 6 * 10**6
 """Characters at the begin and the end of a text in which every row is looked for; of a longer one,
 which repeats its steps, only those rows in between that can tell a cause (`anywhere`)."""
 Spans = tuple[tuple[int, int], ...]
-MOST_HITS = 20_000  # of a row; of more, the first and the last are read
+MOST_HITS = 4_000  # of a row; of more, the first and the last are read
+LONG = 1_000  # characters on both sides of a row's words that are looked at
 SHOWN = 300  # characters of a line that are kept
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -226,9 +227,9 @@ def _line(text: str, row: LineRow, place: int, stop: int) -> LogLine | None:
 
     stop: the row's next place; what a line reaches ends in front of that one's line
     """
-    start = text.rfind("\n", 0, place) + 1
-    end = text.find("\n", place)
-    end = len(text) if end < 0 else end
+    start = text.rfind("\n", max(place - LONG, 0), place) + 1 or max(place - LONG, 0)
+    end = text.find("\n", place, place + LONG)
+    end = min(place + LONG, len(text)) if end < 0 else end
     if row.reach:
         next_line = text.rfind("\n", place, stop) if stop < len(text) else len(text)
         end = max(end, min(place + row.reach, next_line))

@@ -1,0 +1,56 @@
+"""Any text has an answer, and what is secret in it is not printed again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
+from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.report.diagnosis import diagnosis_data, diagnosis_lines
+from gpu_mem_calculator.tools.logs.read import rows, tables
+
+EXAMPLES = [
+    one["text"] for _, table in tables() for row in table["line"] for one in row["examples"]
+]
+PIECES = st.one_of(
+    st.sampled_from(EXAMPLES),
+    st.sampled_from(sorted({row.words for row in rows()})),
+    st.text(max_size=40),
+    st.sampled_from(
+        ['  File "a.py", line 3, in f\n    x\n', "vllm serve -x", "\x1b[31m", "\r", "\0"]
+    ),
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("\n".join))
+def test_any_mixture_of_lines_has_an_answer(text: str) -> None:
+    """As text and as data."""
+    found = diagnose(text)
+    assert list(diagnosis_lines(found))
+    assert json.dumps(diagnosis_data(found))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_an_answer(data: bytes) -> None:
+    """What is no UTF-8 is replaced."""
+    assert diagnose(data.decode("utf-8", errors="replace")).summary
+
+
+def test_secrets_are_not_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of a command in the text nor of a line that is shown."""
+    path = tmp_path / "log.txt"
+    path.write_text(
+        "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 vllm serve Qwen/Qwen3-8B"
+        " --api-key sk-1234567890abcdef\n"
+        "RuntimeError: CUDA error: out of memory --api-key sk-1234567890abcdef"
+        " https://user:pass12345@host/x hf_abcdefghijklmnopqrstuvwxyz012345\n"
+    )
+    main(["diagnose", str(path), "--format", "json"])
+    printed = capsys.readouterr()
+    for secret in ("hf_abcdefghij", "sk-1234567890", "pass12345"):
+        assert secret not in printed.out + printed.err
