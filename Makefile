@@ -58,6 +58,7 @@ bench: $(VENV)/browser
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/plan.py
+	$(BIN)/python -m benchmarks.snapshot
 	$(BIN)/python benchmarks/web.py
 	$(BIN)/python benchmarks/page.py
 

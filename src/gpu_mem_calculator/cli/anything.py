@@ -1,5 +1,5 @@
-"""What a text is for that is given without a command: a log is diagnosed, a launch command is
-checked, a model's name is estimated.
+"""What a text is for that is given without a command: a log or a memory snapshot is diagnosed, a
+launch command is checked, a model's name is estimated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import select
 import sys
 from stat import S_ISFIFO, S_ISREG
 
-from ..runfile.text.files import STDIN, read_printed
+from ..runfile.text.files import STDIN, decode_printed, is_pickle, read_printed
 
 WAIT_SECONDS = 2.0  # for the first byte of a pipe; a caller may leave an empty one open
 DATA = "{["  # what JSON begins with
@@ -31,7 +31,11 @@ def verb_of(path: str) -> tuple[str, str]:
     """The verb for a file or standard input, and the word that it takes in its place."""
     from ..tools.logs.read import is_printed
 
-    text = read_printed(path)
+    data = read_printed(path)
+    if is_pickle(data):
+        sys.stdin = io.TextIOWrapper(io.BytesIO(data))
+        return "diagnose", path
+    text = decode_printed(data)
     sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()))  # the verb reads it once more
     if is_printed(text):
         return "diagnose", path

@@ -1,4 +1,5 @@
-"""Say why a run died, by what it printed: a log, an error, nvidia-smi's table.
+"""Say why a run died, by what it printed: a log, an error, nvidia-smi's table; or by torch's memory
+snapshot (torch.cuda.memory._dump_snapshot), whose pickle is read without executing anything.
 
 Reads files, or standard input. The run is that of --config, or of the command
 behind --.
@@ -33,9 +34,11 @@ def run(args: argparse.Namespace) -> int:
     from ..advice.diagnosis.diagnose import diagnose
     from ..report.diagnosis import diagnosis_data, diagnosis_lines
     from ..runfile.text.files import read_printed
+    from ..tools.logs.snapshot import is_snapshot_text, text_of
 
     files = args.files or ["-"]
-    text = "\n".join(read_printed(path) for path in files)
+    texts = [text_of(read_printed(path)) for path in files]
+    text = "\n".join(sorted(texts, key=is_snapshot_text))  # a stack is looked for at the end
     if not text.strip():
         names = " and ".join("standard input" if one == "-" else one for one in files)
         raise InputError(f"{names} is empty; give a log, or an error with the lines around it")

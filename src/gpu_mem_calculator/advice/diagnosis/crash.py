@@ -16,7 +16,7 @@ from .places import FORWARD, GRAPHS, LOADING, SERVING, TRIAL_RUN, Place, phase_o
 from .sizes import Explained, explained
 
 # What the GPU's memory ended with.
-OOM = ("torch_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
+OOM = ("torch_oom", "snapshot_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
 NEAR = 40  # lines around a message without a stack, which can be of its code
 SHORT = 20_000  # characters of a text, the last ones, whose words can tell a phase
 # What a server does after a line that it prints at its start.
@@ -94,6 +94,13 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     def size(self, name: str) -> int | None:
         """A size of the death's message."""
         return None if self.death is None else self.death.bytes_of(name)
+
+    @cached_property
+    def card(self) -> int | None:
+        """The card's bytes; of a snapshot, which does not say them, what torch has and is free."""
+        reserved, free = self.size("reserved"), self.size("free")
+        known = None if reserved is None or free is None else reserved + free
+        return self.size("total") or known
 
     @cached_property
     def tried(self) -> Figure | None:

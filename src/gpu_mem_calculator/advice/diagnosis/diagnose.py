@@ -11,7 +11,9 @@ from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.fit_verdict import SHORT
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
+from ...tools.logs.figure import Figure
 from ...tools.logs.read import Log, read_log
+from ...tools.logs.snapshot import text_of
 from ...tools.logs.stated_run import stated_run
 from ...tools.read import read
 from .crash import OOM, Crash, told
@@ -21,15 +23,17 @@ from .rules import causes, rows
 if TYPE_CHECKING:
     from ...tools.read import Anything, Asked
 
-MOST_OTHERS, MOST_REMEDIES = 3, 4
+MOST_OTHERS, MOST_REMEDIES, MOST_LIVE = 3, 4, 3
 CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
 
 
-def diagnose(text: str, run: Anything | Asked | None = None) -> Diagnosis:
+def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosis:
     """Why a run died, by what it printed.
 
+    text: of a file the bytes can be given, also those of torch's memory snapshot
     run: its run file, command or tool's file, where it is known
     """
+    text = text_of(text) if isinstance(text, bytes) else text
     log = read_log(text)
     asked, estimate, notes = _estimated(run, text, log)
     crash = Crash(text=text, log=log, estimate=estimate)
@@ -91,6 +95,11 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
     """Measured against predicted."""
     if cause is not None:
         yield from cause.evidence
+    for line in crash.log.of("snapshot_largest")[:MOST_LIVE]:
+        count, size = line.figures["count"], line.bytes_of("live")
+        if size is not None and isinstance(count, Figure):
+            many = f"{count.value:,} allocation{'s' * (count.value != 1)}"
+            yield f"{told(size)} was live at the dump: {many} made {line.figures['made']}"
     if crash.estimate is None:
         return
     result = crash.estimate.result

@@ -237,7 +237,7 @@ def _others(crash: Crash) -> Iterator[Cause]:
 
 def _fragmented(crash: Crash) -> Iterator[Cause]:
     """Memory that torch holds and cannot use."""
-    unallocated, total = crash.size("unallocated"), crash.size("total")
+    unallocated, total = crash.size("unallocated"), crash.card
     tried, free = crash.size("tried"), crash.size("free")
     if unallocated is None or total is None or tried is None or free is None:
         return

@@ -47,7 +47,8 @@ def asked_bytes(size: float) -> int:
 
 def is_size(figure: Figure, size: float) -> bool:
     """Whether a tensor's request is printed as a figure is."""
-    return figure.is_near(asked_bytes(size)) or figure.is_near(size)
+    rounded = -(-int(size) // UNIT) * UNIT  # as a memory snapshot says it
+    return any(map(figure.is_near, (asked_bytes(size), size, rounded)))
 
 
 def explained(figure: Figure, estimate: Estimate) -> list[Explained]:

@@ -25,10 +25,12 @@ MOST_SLOW_BYTES = MIB // 4  # of one in YAML or TOML, whose parsers are slower
 MOST_RECORD_BYTES = 8 * MIB  # of a module's record
 MOST_RUNS_BYTES = 8 * MIB  # of a file of cases or of measured runs
 MOST_LOG_BYTES = 50 * MIB  # of what a program printed
+MOST_SNAPSHOT_BYTES = 300 * MIB  # of a memory snapshot, which takes a minute and 1 GiB
 STDIN, STANDARD_INPUT = "-", "standard input"
 TEMPORARY = ".gpu-mem-calc-"  # how the name of a file begins that is not complete yet
 OLD_SECONDS = 3600.0  # after which such a file was left by a process that was killed
 WRITER_SECONDS = 2.0  # until a program must have opened a pipe to write to it
+PICKLE = b"\x80"
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -46,24 +48,51 @@ def read_text(path: str | Path, option: str = "", *, most: int = MOST_BYTES) -> 
         ) from None
 
 
-def read_printed(path: str | Path) -> str:
+def read_printed(path: str | Path) -> bytes:
+    """The bytes of what a program printed, or of a memory snapshot, which may be larger."""
+    return read_bytes(path, most=MOST_SNAPSHOT_BYTES if _is_pickle_file(path) else MOST_LOG_BYTES)
+
+
+def decode_printed(data: bytes) -> str:
     """The text of what a program printed, whatever bytes are in it."""
-    data = read_bytes(path, most=MOST_LOG_BYTES)
     return data.decode("utf-16" if data.startswith(UTF16) else "utf-8-sig", errors="replace")
+
+
+def is_pickle(data: bytes) -> bool:
+    """Whether bytes begin as a pickle does: with its protocol, from 2 on."""
+    return data[:1] == PICKLE and data[1:2] in (b"\2", b"\3", b"\4", b"\5")
+
+
+def _is_pickle_file(path: str | Path) -> bool:
+    """Whether a file begins as a pickle; of a pipe that is not known before it is read."""
+    try:
+        if str(path) == STDIN:
+            stream = sys.stdin.buffer
+            if isinstance(stream, io.BytesIO):  # what was read before
+                return is_pickle(stream.getvalue())
+            return isinstance(stream, io.BufferedReader) and is_pickle(stream.peek(2))
+        if not S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            return is_pickle(file.read(2))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def read_bytes(path: str | Path, option: str = "", *, most: int) -> bytes:
     """The bytes of a file; the same errors as `read_text`."""
     where = _where(path, option)
     try:
-        data = _read(path, most + 1)
+        size = os.stat(path).st_size if str(path) != STDIN else 0
+        data = _read(path, most + 1) if size <= most else b""
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{where}: cannot be read, {reason}") from None
-    if len(data) > most:
-        raise InputError(f"{where}: it is larger than {most:,} bytes; give a smaller file")
+    if max(size, len(data)) > most:
+        has = f" (it has {size:,})" if size else ""
+        raise InputError(f"{where}: it is larger than {most:,} bytes{has}; give a smaller file")
     return data
 
 
