@@ -38,7 +38,7 @@ CHECK = {
 DIAGNOSE = {
     "oom": "diagnose configs/out_of_memory.txt -- python run_clm.py --model_name_or_path "
     "Qwen/Qwen2.5-1.5B --per_device_train_batch_size 4 --block_size 4096 --bf16 "
-    "--gradient_checkpointing",
+    "--gradient_checkpointing"
 }
 # those of docs/serving.md
 SERVING = {

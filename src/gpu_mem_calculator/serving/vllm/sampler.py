@@ -149,7 +149,7 @@ def state_parts(run: Run) -> Iterator[SourcedBytes]:
     if not uses_second_runner(run):
         return
     each = ("sequences", step_sequences(run))
-    words = ("words of 32 tokens", -(-run.arch.vocab // 32))
+    words = ("words of a mask", -(-run.arch.vocab // 32))
     yield part("counts of tokens", STATES, each, ("tokens", run.arch.vocab), ("bytes", 4))
     masks = ("masks", 2 + tokens_ahead(run))  # of the prompt's tokens; of a grammar's
     yield part("masks of tokens", STATES, each, masks, words, ("bytes", 4))

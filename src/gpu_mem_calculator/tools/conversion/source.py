@@ -87,7 +87,8 @@ class _Source(Struct, frozen=True):
             return self.job(words[1:])
         variables = dict(one.split("=", 1) for one in takewhile(ASSIGNED.fullmatch, words))
         rest = list(words[len(variables) :])
-        if rest and variables and (rest[0] in SHELLS or rest[0].endswith(SCRIPTS)):
+        script = rest[:1] and rest[0].endswith(SCRIPTS) and self.files.exists(rest[0])
+        if rest and variables and (rest[0] in SHELLS or script):
             name, words = rest[0], rest
         if name in SHELLS and len(words) > 1 and not words[1].startswith("-"):
             return self.script(self.files.text(words[1]), words[2:], variables)

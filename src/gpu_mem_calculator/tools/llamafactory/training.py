@@ -246,6 +246,8 @@ def _lora(values: Values) -> Section:
     """LoraConfig; `all` are the linear modules but the head (model_utils/misc.py)."""
     lora = values["finetuning_type"] == "lora"
     target = values["lora_target"] if lora else "all"
+    if target is None:
+        raise InputError("lora_target is null; it must name modules, or be all")
     names = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
     names = [one for name in names for one in (PARTS if name == FUSED else (name,))]
     peft: Section = {
