@@ -1,4 +1,8 @@
-"""Compare predictions with measured runs, one JSON object per line."""
+"""Compare predictions with measured runs, one JSON object per line.
+
+--from-log writes such a line from a log; its run is that of --config, of the
+command behind --, or what the log states.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import sys
 from pathlib import Path
 
 from ..runfile.text.errors import InputError, printable
+from .diagnose import separated as separated
 from .output import show_answer, write
 
 PICTURES = (".svg", ".html")
@@ -14,6 +19,10 @@ PICTURES = (".svg", ".html")
 
 def run(args: argparse.Namespace) -> int:
     """Predict every measured run, compare, and report the score."""
+    if args.from_log:
+        return _from_log(args)
+    if not args.runs:
+        raise InputError("backtest needs RUNS.jsonl, a file of measured runs; or --from-log LOG")
     from ..lab.backtest.rows import read_rows
     from ..lab.backtest.score import as_data, backtest
 
@@ -32,6 +41,19 @@ def run(args: argparse.Namespace) -> int:
         drawn = picture(report, Path(args.runs).name)
         html = args.picture.lower().endswith(".html")
         write(page(drawn) if html else drawn, args.picture, "--picture")
+    return 0
+
+
+def _from_log(args: argparse.Namespace) -> int:
+    """Write the measured run of a log."""
+    import json
+
+    from ..lab.backtest.from_log import row_of_log
+
+    if args.runs or (args.config and args.launch):
+        raise InputError("--from-log takes a log and one run: --config, or a command behind --")
+    row = row_of_log(args.from_log, args.config or args.launch or None)
+    write(json.dumps(row, ensure_ascii=False), args.output)
     return 0
 
 

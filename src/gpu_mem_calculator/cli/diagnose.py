@@ -1,5 +1,5 @@
-"""Say why a run died, by what it printed: a log, an error, nvidia-smi's table; or by torch's memory
-snapshot (torch.cuda.memory._dump_snapshot), whose pickle is read without executing anything.
+"""Say why a run died, by what it printed: a log, an error, nvidia-smi's table; or
+by torch's memory snapshot, whose pickle is read without executing anything.
 
 Reads files, or standard input. The run is that of --config, or of the command
 behind --.

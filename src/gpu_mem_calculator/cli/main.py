@@ -218,7 +218,7 @@ def _verb(verb: str, words: list[str]) -> int:
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
     parser.add(verb, getattr(module, "NAMED", {}))
-    if verb in ("check", "compare", "diagnose"):
+    if verb in ("check", "compare", "diagnose", "backtest"):
         words = module.separated(words)
     elif verb != "trace":  # these two may start the words as they are
         from ..ledger.secrets import hidden_words, printed_words
