@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from ..runfile.text.errors import InputError, printable
-from .diagnose import separated as separated
 from .output import show_answer, write
 
 PICTURES = (".svg", ".html")

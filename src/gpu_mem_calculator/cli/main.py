@@ -43,6 +43,8 @@ OTHER_WORDS = {
 }
 RUN_FILES = (".json", ".yaml", ".yml", ".toml")  # endings of run files
 LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
+# Verbs that take a command behind `--`, and the module that parts it from the options.
+SEPARATED = {one: one for one in ("check", "compare", "diagnose")} | {"backtest": "diagnose"}
 LISTS = ("presets", "gpus")  # verbs that list rows of the catalogue, without msgspec
 EXIT_CODES = """\
 exit codes: 0 done; 1 it does not fit (check, --check); 2 bad input; 3 cannot
@@ -218,8 +220,8 @@ def _verb(verb: str, words: list[str]) -> int:
     module = import_module(f".{verb}", __package__)
     parser = Parser(prog=f"{PROG} {verb}", description=module.__doc__)
     parser.add(verb, getattr(module, "NAMED", {}))
-    if verb in ("check", "compare", "diagnose", "backtest"):
-        words = module.separated(words)
+    if verb in SEPARATED:
+        words = import_module(f".{SEPARATED[verb]}", __package__).separated(words)
     elif verb != "trace":  # these two may start the words as they are
         from ..ledger.secrets import hidden_words, printed_words
 

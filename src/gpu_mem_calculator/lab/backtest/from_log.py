@@ -25,7 +25,7 @@ OF_SERVERS = {
     "non_torch_bytes": (("profiled", "non_torch_bytes"), ("non_torch", "non_torch_bytes")),
     "graph_bytes": (("graphs", "graphs_bytes"),),
     "kv_pool_bytes": (("kv_pool", "kv_pool_bytes"), ("profiled", "kv_pool_bytes")),
-    "kv_tokens": (("kv_tokens", "kv_tokens"),),
+    "kv_tokens": (("kv_tokens", "tokens"),),
 }
 PHASES = ("phase_memory", "step_memory")
 OF_TRAINING = {
