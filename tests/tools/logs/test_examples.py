@@ -72,3 +72,23 @@ def test_the_middle_of_a_long_text_is_read_for_what_can_tell_a_cause() -> None:
 def test_a_text_that_says_nothing_of_memory_has_no_lines() -> None:
     """Nor does an empty one."""
     assert read_log("").lines == read_log("hello\n").lines == ()
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_a_csv_of_nvidia_smi_is_read_by_its_names(units: bool) -> None:
+    """With units in each cell, and with those of the head alone."""
+    unit = " MiB" if units else ""
+    text = f"""index, name, memory.total [MiB], memory.used [MiB]
+0, NVIDIA H100 80GB HBM3, 81559{unit}, 79012{unit}
+1, NVIDIA H100 80GB HBM3, 81559{unit}, 12{unit}
+
+pid, process_name, used_gpu_memory [MiB]
+4711, /usr/bin/python3, 78990{unit}
+"""
+    first, second, process = read_log(text).lines
+    assert (first.line, second.line, process.line) == (2, 3, 6)
+    assert first.what == second.what == "card_used"
+    assert first.bytes_of("used") == 79012 * 2**20
+    assert second.figures["card"] == "NVIDIA H100 80GB HBM3"
+    assert (process.what, process.figures["pid"]) == ("card_process", "4711")
+    assert process.bytes_of("used") == 78990 * 2**20

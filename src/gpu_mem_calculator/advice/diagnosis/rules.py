@@ -32,6 +32,9 @@ from .places import (
 )
 from .sizes import Explained
 
+HELD = (
+    0.5  # of a card in nvidia-smi's table, from which on a run that starts there finds too little
+)
 MUCH = 0.1  # of the card, held by others, from which on it is told though it would not suffice
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
 # What a phase allocates in the size of a weight.
@@ -235,6 +238,18 @@ def _others(crash: Crash) -> Iterator[Cause]:
     )
 
 
+def _table(crash: Crash) -> Iterator[Cause]:
+    """nvidia-smi's table alone: a card that is held already."""
+    if crash.death is not None or crash.log.of("too_little_free"):
+        return
+    for line in crash.log.of("card_used"):
+        used, total = line.bytes_of("used"), line.bytes_of("total")
+        if used and total and used >= HELD * total:
+            words = {"others": told(used), "figures": f", of {told(total)}", "share": "0.8"}
+            yield _cause("card_taken", POSSIBLE, evidence=line.text, **words)
+            return
+
+
 def _fragmented(crash: Crash) -> Iterator[Cause]:
     """Memory that torch holds and cannot use."""
     unallocated, total = crash.size("unallocated"), crash.card
@@ -394,6 +409,7 @@ RULES: Sequence[Callable[[Crash], Iterator[Cause]]] = (
     _host,
     _server,
     _others,
+    _table,
     _fragmented,
     _device,
 )

@@ -57,6 +57,17 @@ SHOWN = 300  # characters of a line that are kept
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+CSV_HEAD = re.compile(
+    r"^[^\n]*\b(?:memory\.(?:used|total|free)|used_(?:gpu_)?memory)\b[^\n]*", re.M
+)
+# Columns of `nvidia-smi --query-gpu=... --format=csv`, and what they are called here.
+CSV_SIZES = {
+    **{f"memory.{one}": one for one in ("used", "total", "free")},
+    **dict.fromkeys(("used_gpu_memory", "used_memory"), "used"),
+}
+CSV_WORDS = {"pid": "pid", "process_name": "name", "name": "card", "index": "gpu"}
+
+
 class Pattern(Struct, frozen=True):
     """A compiled pattern, and the kind of each of its figures."""
 
@@ -192,6 +203,7 @@ def read_log(text: str) -> Log:
             line = _line(text, row, place, stop)
             if line is not None:
                 found.append((place, line))
+    found += _csv_lines(text[-END:], max(len(text) - END, 0))
     found.sort(key=lambda one: one[0])
     lines = tuple(_once(_numbered(text, found)))
     return Log(lines=lines, tracebacks=tracebacks(text[-END:]), left_out=left_out)
@@ -243,6 +255,34 @@ def _line(text: str, row: LineRow, place: int, stop: int) -> LogLine | None:
             figures |= pattern.figures(more)
     shown = hide_command(" ".join(text[start:end].split())[:SHOWN])
     return LogLine(line=0, what=row.what, tool=row.tool, figures=figures, text=shown)
+
+
+def _csv_lines(text: str, before: int) -> Iterator[tuple[int, LogLine]]:
+    """The rows of nvidia-smi's CSV, by the names in the line above them."""
+    for head in CSV_HEAD.finditer(text):
+        columns = [one.strip().split(" [") for one in head[0].split(",")]
+        place = head.end() + 1
+        for row in text[place : place + LONG * 20].split("\n"):
+            values = [one.strip() for one in row.split(",")]
+            if len(values) != len(columns):
+                break
+            figures: dict[str, Figure | str] = {}
+            for (name, *unit), value in zip(columns, values, strict=True):
+                amount, _, own = value.partition(" ")
+                if name in CSV_SIZES and amount.isdigit():
+                    printed = own or (unit[0].rstrip("]") if unit else "MiB")
+                    figures[f"{CSV_SIZES[name]}_bytes"] = size(amount, printed)
+                elif name in CSV_WORDS:
+                    figures[CSV_WORDS[name]] = value
+            what = "card_process" if "pid" in figures else "card_used"
+            if any(name.endswith("_bytes") for name in figures):
+                yield (
+                    before + place,
+                    LogLine(
+                        line=0, what=what, tool="nvidia", figures=figures, text=hide_command(row)
+                    ),
+                )
+            place += len(row) + 1
 
 
 def _numbered(text: str, found: list[tuple[int, LogLine]]) -> Iterator[LogLine]:
