@@ -5,12 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..config import RunFile
+from ..text.errors import InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .resolved_run import ResolvedRun
+
+MOST_PARAMETERS = 10**17  # a tensor of more would have more bytes than an address
 
 
 def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -> ResolvedRun:
@@ -28,4 +31,10 @@ def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -
         from .resolve_training import resolve_training
 
         found = resolve_training(file)
+    count = found.run.arch.num_parameters
+    if count > MOST_PARAMETERS:
+        raise InputError(
+            f"the model has {count:.3g} parameters, and at most {MOST_PARAMETERS:.0g} are"
+            " estimated; use fewer or smaller layers"
+        )
     return replace(found, assumed=(*notes, *found.assumed)) if notes else found
