@@ -97,5 +97,5 @@ def test_a_drawn_run_ends_within_its_limits(seed: int, tmp_path: Path) -> None:
     path.write_text(json.dumps(drawn(seed)))
     words = [sys.executable, "-m", "gpu_mem_calculator", "calculate", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, preexec_fn=_limited)
-    refused = done.returncode == 2 and "are estimated; use fewer" in done.stderr
+    refused = done.returncode == 2 and "a layer are estimated; use fewer" in done.stderr
     assert refused or (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .resolved_run import ResolvedRun
 
-MOST_PARAMETERS = 10**17  # a tensor of more would have more bytes than an address
+MOST_PARAMETERS = 10**18  # of a layer: a tensor of more would have more bytes than 64 bits count
 
 
 def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -> ResolvedRun:
@@ -31,10 +31,10 @@ def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -
         from .resolve_training import resolve_training
 
         found = resolve_training(file)
-    count = found.run.arch.num_parameters
-    if count > MOST_PARAMETERS:
+    arch = found.run.arch
+    if arch.num_parameters > MOST_PARAMETERS * len(arch.layers):
         raise InputError(
-            f"the model has {count:.3g} parameters, and at most {MOST_PARAMETERS:.0g} are"
-            " estimated; use fewer or smaller layers"
+            f"the model has {arch.num_parameters:.3g} parameters, and at most"
+            f" {MOST_PARAMETERS:.0g} a layer are estimated; use fewer or smaller layers"
         )
     return replace(found, assumed=(*notes, *found.assumed)) if notes else found
