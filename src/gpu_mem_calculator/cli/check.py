@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         print_to_stderr(*(f"cannot tell: {problem}" for problem in error.problems))
         return CANNOT_TELL
     except InputError as error:
-        raise InputError([*error.problems, *_late_options(args.launch)]) from None
+        raise InputError(_late_options(args.launch) or error.problems) from None
     with Screen(args.output, grows=len(readings) == 1) as screen:
         checked = [_check(args, one, question, screen) for one in readings]
         code = _report(args, checked, screen)

@@ -259,6 +259,8 @@ class _Source(Struct, frozen=True):
             rest = f"{name} is a model's config.json; the rest of the run has its defaults"
             return Reading(tool=CONFIG, run={"model": {"config": data}}, assumed=[rest])
         data = as_run_file(data, name)
+        if not isinstance(data, Mapping):
+            raise InputError(f"{name} is not {KINDS}")
         if is_deepspeed(data):
             return self.deepspeed(data)
         if name == PASTED and not data.keys() & SECTIONS.keys():
