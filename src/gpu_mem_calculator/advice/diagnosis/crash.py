@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...catalog.variants import variant
 from ...estimates.calculator import Estimate
 from ...ledger.units import GIB, MIB
+from ...runfile.resolve.resolve import resolve
 from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.read import Log, LogLine
+from ...tools.read import read
 from .places import FORWARD, GRAPHS, LOADING, SERVING, TRIAL_RUN, Place, phase_of_words, place
-from .sizes import Explained, explained
+from .sizes import Explained, by_model, explained
 
 # What the GPU's memory ended with.
 OOM = ("torch_oom", "snapshot_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
 NEAR = 40  # lines around a message without a stack, which can be of its code
+# A word that can be a model's name, such as Qwen/Qwen2.5-32B-Instruct; the names that are tried.
+MODEL = re.compile(r"(?<![\w/.-])(?:[\w-]+/)?[A-Za-z][\w.-]*-\d[\w.]*[bB](?:-[\w.-]+)?(?![\w/])")
+MOST_NAMES = 12
 SHORT = 20_000  # characters of a text, the last ones, whose words can tell a phase
 # What a server does after a line that it prints at its start.
 STAGES = {
@@ -114,6 +121,21 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         if self.tried is None or self.estimate is None or self.estimate.serves:
             return []
         return explained(self.tried, self.estimate)
+
+    @cached_property
+    def of_model(self) -> tuple[str, list[Explained]]:
+        """Where no run is known, the first model that the text names, and what of it is as large as
+        what was asked for.
+        """
+        if self.tried is None or self.estimate is not None:
+            return "", []
+        text = f"{self.text[:SHORT]} {self.text[-SHORT:]}"
+        for name in dict.fromkeys(MODEL.findall(text)[:MOST_NAMES]):
+            found = variant(name)
+            if found is not None:
+                run = resolve(read({"model": {"name": found[0]["name"]}}).file).run
+                return found[0]["title"], by_model(self.tried, run.arch)
+        return "", []
 
     @cached_property
     def others(self) -> int | None:

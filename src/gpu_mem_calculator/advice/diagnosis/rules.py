@@ -335,9 +335,18 @@ def _size_words(crash: Crash, best: Explained | None) -> str:
         return ""
     words = f": {told(crash.tried.value)} was asked for"
     if best is None:
-        return words
+        return words + _of_model(crash)
     about = "is" if best.exact else "would be"
     return f"{words}, which {about} {best.formula} ({best.tensor})"
+
+
+def _of_model(crash: Crash) -> str:
+    """What of the model that the text names is as large, and how many explanations there are."""
+    model, found = crash.of_model
+    if not found:
+        return ""
+    more = f"; {len(found)} explanations of {model} fit" if len(found) > 1 else f" of {model}"
+    return f", which could be {found[0].formula} ({found[0].tensor}){more}"
 
 
 def _full(crash: Crash) -> str:
