@@ -343,6 +343,10 @@ def _engine(values: Values, setup: Setup) -> Section:
 
 def _add_parallelism(values: Values, setup: Setup, result: Translation) -> None:
     """Sizes of the groups; the rest of the GPUs are data-parallel."""
+    null = [name for name in (TP, PP, CP) if values[name] is None]
+    if null:
+        result.problems.append(f"program.args.{null[0]} is null; give a whole number, such as 1")
+        return
     part = values[TP] * values[PP] * values[CP]
     if setup.num_gpus % part:
         what = f"program.args: {TP} x {PP} x {CP} = {part} do not divide {setup.num_gpus} GPUs"
