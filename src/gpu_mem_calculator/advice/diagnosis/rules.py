@@ -48,6 +48,7 @@ OF_WEIGHTS = {
 }
 STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
+SHARE = "0.8"  # of the card, which a server is told to take where somebody else has some
 OUTSIDE = 2 * GIB  # bytes outside torch from which on they are not the server's alone
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 
@@ -171,7 +172,7 @@ def _no_room(crash: Crash) -> Iterator[Cause]:
                 "figures": ", which the trial run counts as the server's",
             }
             yield _cause(
-                "card_taken", LIKELY, phase=STARTING, evidence=line.text, share="0.8", **words
+                "card_taken", LIKELY, phase=STARTING, evidence=line.text, share=SHARE, **words
             )
             break
     for line in crash.log.of("kv_pool", "profiled"):
@@ -226,14 +227,13 @@ def _others(crash: Crash) -> Iterator[Cause]:
     if not enough and crash.others < MUCH * (crash.size("total") or 0):
         return
     words = f", and {told(tried)} was asked for with {told(free)} free"
-    share = ""
     yield _cause(
         "card_taken",
         LIKELY if enough else POSSIBLE,
         phase=_when(crash),
         others=told(crash.others),
         figures=words,
-        share=share or "0.8",
+        share=SHARE,
         evidence=crash.death.text,
     )
 
@@ -245,7 +245,7 @@ def _table(crash: Crash) -> Iterator[Cause]:
     for line in crash.log.of("card_used"):
         used, total = line.bytes_of("used"), line.bytes_of("total")
         if used and total and used >= HELD * total:
-            words = {"others": told(used), "figures": f", of {told(total)}", "share": "0.8"}
+            words = {"others": told(used), "figures": f", of {told(total)}", "share": SHARE}
             yield _cause("card_taken", POSSIBLE, evidence=line.text, **words)
             return
 
@@ -270,17 +270,9 @@ def _device(crash: Crash) -> Iterator[Cause]:
         yield _cause("nccl", LIKELY, evidence=line.text)
     if crash.death is None:
         return
-    phase, tensor = crash.place.phase, crash.place.tensor
+    phase = crash.place.phase
     same, other = _matching(crash)
-    name = (
-        BY_PHASE.get(phase, "")
-        if phase != OPTIMIZER_STEP
-        else BY_TENSOR.get(tensor, "optimizer_states")
-    )
-    if not name:
-        name = BY_TENSOR.get(tensor, "") or (BY_NAME.get(_first_word(same or other), ""))
-    if tensor == "router's loss":
-        name = "router_loss"
+    name = _name(crash, same or other)
     later = crash.step is not None and crash.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
     when = _when(crash)
     best = same or other
@@ -300,6 +292,16 @@ def _device(crash: Crash) -> Iterator[Cause]:
         formula=best.formula if best else "",
         evidence=_stack_words(crash),
     )
+
+
+def _name(crash: Crash, best: Explained | None) -> str:
+    """The cause: by the phase, else by the tensor of the stack, else by the tensor of that size."""
+    phase, tensor = crash.place.phase, crash.place.tensor
+    if tensor == ROUTER:
+        return BY_TENSOR[tensor]
+    if phase == OPTIMIZER_STEP:
+        return BY_TENSOR.get(tensor, "optimizer_states")
+    return BY_PHASE.get(phase) or BY_TENSOR.get(tensor) or BY_NAME.get(_first_word(best), "")
 
 
 def _when(crash: Crash) -> str:
@@ -377,12 +379,13 @@ BY_PHASE = {
     LOADING: "weights",
     STARTING: "start_up",
 }
+ROUTER = "router's loss"
 BY_TENSOR = {
     "optimizer states": "optimizer_states",
     "optimizer's temporaries": "optimizer_temporaries",
     "fp32 copies of the parameters": "optimizer_start",
     "logits": "logits",
-    "router's loss": "router_loss",
+    ROUTER: "router_loss",
     "sampler's buffers": "sampler",
     "weights": "weights",
     "attention": "activations",
