@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_mem_calculator.advice.diagnosis.cause_rows import rows
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY
-from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR, rows
+from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total"

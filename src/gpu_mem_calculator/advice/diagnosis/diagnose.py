@@ -16,9 +16,10 @@ from ...tools.logs.read import Log, read_log
 from ...tools.logs.snapshot import text_of
 from ...tools.logs.stated_run import stated_run
 from ...tools.read import read
+from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
-from .rules import causes, rows
+from .rules import causes
 
 if TYPE_CHECKING:
     from ...tools.read import Anything, Asked

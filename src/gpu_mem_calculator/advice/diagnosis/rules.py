@@ -6,17 +6,13 @@ that of one tensor, and the stack has the same tensor.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ...catalog.kept import read_table
 from ...ledger.units import GIB
-from ...tools.logs.figure import Figure
 from ...tools.logs.read import LogLine
+from .cause_rows import SHARE, figures_of, made_cause, rows, size_words
 from .crash import OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
 from .places import (
@@ -47,10 +43,9 @@ OF_WEIGHTS = {
     OPTIMIZER_STEP: "optimizer states",
 }
 STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
-FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
-SHARE = "0.8"  # of the card, which a server is told to take where somebody else has some
 OUTSIDE = 2 * GIB  # bytes outside torch from which on they are not the server's alone
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
+FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
 
 
 def causes(crash: Crash) -> list[Cause]:
@@ -72,33 +67,6 @@ def _placed(cause: Cause, crash: Crash) -> Cause:
     return replace(cause, tensor=_tensor(crash, same or other))
 
 
-@cache
-def rows() -> Mapping[str, Mapping[str, Any]]:
-    """The rows of causes.toml."""
-    table: Mapping[str, Any] = read_table(os.path.join(os.path.dirname(__file__), "causes.toml"))
-    return table
-
-
-def _cause(
-    name: str, certainty: str, *, phase: str = "", evidence: str = "", **words: str
-) -> Cause:
-    row, filled = rows()[name], {"figures": "", "size": "", **words}
-    return Cause(
-        id=name,
-        sentence=row["sentence"].format_map(filled),
-        certainty=certainty,
-        phase=phase,
-        evidence=(evidence,) if evidence else (),
-        advice=tuple(one.format_map(filled) for one in row["remedies"]),
-    )
-
-
-def _figures(line: LogLine, *names: str) -> list[int | float | None]:
-    """The values of figures, None for those that are not there."""
-    found = (line.figures.get(name) for name in names)
-    return [one.value if isinstance(one, Figure) else None for one in found]
-
-
 def _host(crash: Crash) -> Iterator[Cause]:
     """The host's RAM."""
     for what, who in (
@@ -110,16 +78,18 @@ def _host(crash: Crash) -> Iterator[Cause]:
         for line in crash.log.of(what)[:1]:
             used, limit = line.bytes_of("used"), line.bytes_of("limit")
             words = f" ({told(used)} of {told(limit)})" if used and limit else ""
-            yield _cause("host_ram", CERTAIN, who=who, figures=words, phase="", evidence=line.text)
+            yield made_cause(
+                "host_ram", CERTAIN, who=who, figures=words, phase="", evidence=line.text
+            )
     for line in crash.log.of("exit_signal")[:1]:
         if crash.death is None:
-            yield _cause("host_ram_maybe", LIKELY, evidence=line.text)
+            yield made_cause("host_ram_maybe", LIKELY, evidence=line.text)
     for line in crash.log.of("shm_full")[:1]:
-        yield _cause("shared_memory", CERTAIN, evidence=line.text)
+        yield made_cause("shared_memory", CERTAIN, evidence=line.text)
     for line in crash.log.of("host_cache")[:1]:
         cache_bytes = line.bytes_of("host_cache")
         words = told(cache_bytes) if cache_bytes else "much"
-        yield _cause("host_cache", LIKELY, cache=words, evidence=line.text)
+        yield made_cause("host_cache", LIKELY, cache=words, evidence=line.text)
 
 
 def _server(crash: Crash) -> Iterator[Cause]:
@@ -127,30 +97,30 @@ def _server(crash: Crash) -> Iterator[Cause]:
     for line in crash.log.of("kv_too_small")[:1]:
         yield _below_one_sequence(line)
     for line in crash.log.of("states_too_few")[:1]:
-        want, have = _figures(line, "max_num_seqs", "states")
+        want, have = figures_of(line, "max_num_seqs", "states")
         told_states = {"have": f"{have:,}", "want": f"{want:,}"}
         name = "states_below_sequences"
-        yield _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **told_states)
+        yield made_cause(name, CERTAIN, phase=STARTING, evidence=line.text, **told_states)
     for line in crash.log.of("too_little_free")[:1]:
         yield _free(line)
     yield from _no_room(crash)
     for line in crash.log.of("images_too_large")[:1]:
-        yield _cause("images_in_trial_run", LIKELY, phase=TRIAL_RUN, evidence=line.text)
+        yield made_cause("images_in_trial_run", LIKELY, phase=TRIAL_RUN, evidence=line.text)
     for line in crash.log.of("layers_on_card", "memory_plan"):
-        on, of = _figures(line, "layers", "all_layers")
+        on, of = figures_of(line, "layers", "all_layers")
         if on is not None and of is not None and on < of:
             words = f"{on:,} of {of:,} layers"
-            yield _cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
+            yield made_cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
             break
     for line in crash.log.of("served_model"):
         if "CPU" in str(line.figures["processor"]):
             words = f"{line.figures['processor']} of it"
-            yield _cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
+            yield made_cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
             break
     for line in crash.log.of("buffer_failed")[:1]:
         name = "cache_buffer" if "kv" in line.text.lower() else "compute_buffer"
-        yield _cause(
-            name, LIKELY, phase=STARTING, evidence=line.text, size=_size_words(crash, None)
+        yield made_cause(
+            name, LIKELY, phase=STARTING, evidence=line.text, size=size_words(crash, None)
         )
     for what, name in (
         ("kv_full", "cache_full"),
@@ -158,7 +128,7 @@ def _server(crash: Crash) -> Iterator[Cause]:
         ("prefill_oom", "trial_run"),
     ):
         for line in crash.log.of(what)[:1]:
-            yield _cause(name, CERTAIN, evidence=line.text)
+            yield made_cause(name, CERTAIN, evidence=line.text)
 
 
 def _no_room(crash: Crash) -> Iterator[Cause]:
@@ -171,7 +141,7 @@ def _no_room(crash: Crash) -> Iterator[Cause]:
                 "others": told(outside),
                 "figures": ", which the trial run counts as the server's",
             }
-            yield _cause(
+            yield made_cause(
                 "card_taken", LIKELY, phase=STARTING, evidence=line.text, share=SHARE, **words
             )
             break
@@ -181,16 +151,16 @@ def _no_room(crash: Crash) -> Iterator[Cause]:
             words = {"figures": f" ({told(pool)} were left)"}
             known = crash.log.of("weights_loaded") or line.bytes_of("weights")
             certainty = CERTAIN if known else LIKELY
-            yield _cause(name, certainty, phase=STARTING, evidence=line.text, **words)
+            yield made_cause(name, certainty, phase=STARTING, evidence=line.text, **words)
             return
     for line in crash.log.of("no_kv_memory")[:1]:
-        yield _cause(name, LIKELY, phase=STARTING, evidence=line.text)
+        yield made_cause(name, LIKELY, phase=STARTING, evidence=line.text)
 
 
 def _below_one_sequence(line: LogLine) -> Cause:
     """A cache that does not hold one sequence, by bytes or by tokens."""
     wants, has = line.bytes_of("kv_wanted"), line.bytes_of("kv_pool")
-    longest, tokens, fits = _figures(line, "max_model_len", "kv_tokens", "longest")
+    longest, tokens, fits = figures_of(line, "max_model_len", "kv_tokens", "longest")
     words = ""
     if wants is not None and has is not None:
         words = f": it needs {told(wants)}, and {told(has)} are left"
@@ -199,7 +169,9 @@ def _below_one_sequence(line: LogLine) -> Cause:
     fits = fits or tokens
     length = f" to {int(fits):,} tokens" if fits else ""
     name = "cache_below_one_sequence"
-    return _cause(name, CERTAIN, phase=STARTING, figures=words, evidence=line.text, length=length)
+    return made_cause(
+        name, CERTAIN, phase=STARTING, figures=words, evidence=line.text, length=length
+    )
 
 
 def _free(line: LogLine) -> Cause:
@@ -213,7 +185,7 @@ def _free(line: LogLine) -> Cause:
         "share": share,
     }
     name = "share_too_high" if wanted - free < LITTLE else "card_taken"
-    return _cause(name, CERTAIN, phase=STARTING, evidence=line.text, **words)
+    return made_cause(name, CERTAIN, phase=STARTING, evidence=line.text, **words)
 
 
 def _others(crash: Crash) -> Iterator[Cause]:
@@ -227,7 +199,7 @@ def _others(crash: Crash) -> Iterator[Cause]:
     if not enough and crash.others < MUCH * (crash.size("total") or 0):
         return
     words = f", and {told(tried)} was asked for with {told(free)} free"
-    yield _cause(
+    yield made_cause(
         "card_taken",
         LIKELY if enough else POSSIBLE,
         phase=_when(crash),
@@ -246,7 +218,7 @@ def _table(crash: Crash) -> Iterator[Cause]:
         used, total = line.bytes_of("used"), line.bytes_of("total")
         if used and total and used >= HELD * total:
             words = {"others": told(used), "figures": f", of {told(total)}", "share": SHARE}
-            yield _cause("card_taken", POSSIBLE, evidence=line.text, **words)
+            yield made_cause("card_taken", POSSIBLE, evidence=line.text, **words)
             return
 
 
@@ -261,13 +233,15 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
     if not much and not (enough and unallocated >= GIB):
         return
     words = {"unallocated": told(unallocated), "tried": told(tried)}
-    yield _cause("fragmented", LIKELY if enough and much else POSSIBLE, phase=_when(crash), **words)
+    yield made_cause(
+        "fragmented", LIKELY if enough and much else POSSIBLE, phase=_when(crash), **words
+    )
 
 
 def _device(crash: Crash) -> Iterator[Cause]:
     """The GPU's memory: by the stack, and by the size that was asked for."""
     for line in crash.log.of("nccl_oom")[:1]:
-        yield _cause("nccl", LIKELY, evidence=line.text)
+        yield made_cause("nccl", LIKELY, evidence=line.text)
     if crash.death is None:
         return
     phase = crash.place.phase
@@ -280,10 +254,10 @@ def _device(crash: Crash) -> Iterator[Cause]:
     if not name:
         name = {BACKWARD: "backward", FORWARD: "activations"}.get(phase, "card_full")
         certainty = LIKELY if phase else POSSIBLE
-    size = _size_words(crash, best)
+    size = size_words(crash, best)
     if later:
-        yield _cause("longer_batch", LIKELY, phase=when, step=f"{crash.step:,}", size=size)
-    found = _cause(
+        yield made_cause("longer_batch", LIKELY, phase=when, step=f"{crash.step:,}", size=size)
+    found = made_cause(
         name, certainty, phase=when or PHASES.get(name, ""), size=size, figures=_full(crash)
     )
     yield replace(
@@ -330,25 +304,6 @@ def _tensor(crash: Crash, best: Explained | None) -> str:
 
 def _first_word(one: Explained | None) -> str:
     return one.tensor.split(":")[0].split(" in ")[0] if one is not None else ""
-
-
-def _size_words(crash: Crash, best: Explained | None) -> str:
-    if crash.tried is None:
-        return ""
-    words = f": {told(crash.tried.value)} was asked for"
-    if best is None:
-        return words + _of_model(crash)
-    about = "is" if best.exact else "would be"
-    return f"{words}, which {about} {best.formula} ({best.tensor})"
-
-
-def _of_model(crash: Crash) -> str:
-    """What of the model that the text names is as large, and how many explanations there are."""
-    model, found = crash.of_model
-    if not found:
-        return ""
-    more = f"; {len(found)} explanations of {model} fit" if len(found) > 1 else f" of {model}"
-    return f", which could be {found[0].formula} ({found[0].tensor}){more}"
 
 
 def _full(crash: Crash) -> str:
