@@ -7,7 +7,8 @@ import pytest
 from gpu_mem_calculator.advice.diagnosis.cause_rows import rows
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY
-from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR
+from gpu_mem_calculator.advice.diagnosis.places import _rows as places
+from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR, CAUSE_OF_TENSOR
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total"
@@ -98,3 +99,8 @@ def test_every_cause_has_its_words() -> None:
     for row in rows().values():
         assert row.keys() <= {"sentence", "remedies", "ask"}
         assert row["remedies"], row["sentence"]
+
+
+def test_every_tensor_of_a_stack_has_a_cause_or_is_known_to_tell_none() -> None:
+    """A row of places.toml without one fails here."""
+    assert {row["tensor"] for row in places("tensor")} | {""} == CAUSE_OF_TENSOR.keys()

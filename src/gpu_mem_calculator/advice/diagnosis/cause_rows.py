@@ -14,7 +14,7 @@ from .crash import Crash, told
 from .diagnosis import Cause
 from .sizes import Explained
 
-SHARE = "0.8"  # of the card, which a server is told to take where somebody else has some
+SHARE = "0.8"  # the share of the card to ask for where other processes are on it
 
 
 @cache

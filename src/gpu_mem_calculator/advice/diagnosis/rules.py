@@ -31,7 +31,7 @@ from .sizes import Explained
 HELD = (
     0.5  # of a card in nvidia-smi's table, from which on a run that starts there finds too little
 )
-MUCH = 0.1  # of the card, held by others, from which on it is told though it would not suffice
+MUCH = 0.1  # of the card: others that hold less are not named where freeing them would not help
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
 # What a phase allocates in the size of a weight.
 OF_WEIGHTS = {
@@ -274,8 +274,8 @@ def _name(crash: Crash, best: Explained | None) -> str:
     if tensor == ROUTER:
         return BY_TENSOR[tensor]
     if phase == OPTIMIZER_STEP:
-        return BY_TENSOR.get(tensor, "optimizer_states")
-    return BY_PHASE.get(phase) or BY_TENSOR.get(tensor) or BY_NAME.get(_first_word(best), "")
+        return CAUSE_OF_TENSOR[tensor] or "optimizer_states"
+    return BY_PHASE.get(phase) or CAUSE_OF_TENSOR[tensor] or BY_NAME.get(_first_word(best), "")
 
 
 def _when(crash: Crash) -> str:
@@ -286,7 +286,7 @@ def _when(crash: Crash) -> str:
 
 def _matching(crash: Crash) -> tuple[Explained | None, Explained | None]:
     """Of the tensors with that size the one that the stack has, too; and else the first."""
-    family = BY_TENSOR.get(crash.place.tensor, "")
+    family = CAUSE_OF_TENSOR[crash.place.tensor]
     same = [one for one in crash.explained if family and BY_NAME.get(_first_word(one)) == family]
     alone = len({_first_word(one) for one in crash.explained}) == 1
     first = crash.explained[0] if crash.explained else None
@@ -353,6 +353,12 @@ BY_TENSOR = {
     "LoRA's activations": "activations",
     "KV cache": "generation",
 }
+# Tensors of a stack that tell no cause; "" where a stack says no tensor.
+WITHOUT_CAUSE = (
+    *("", "flat buffer of the parameters", "gathered parameters", "dequantized weight"),
+    *("gradients", "gradients' norm"),
+)
+CAUSE_OF_TENSOR = {**dict.fromkeys(WITHOUT_CAUSE, ""), **BY_TENSOR}
 # The cause for a tensor that is known by its size alone.
 BY_NAME = {
     "logits": "logits",

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...runfile.text.errors import InputError
 
-MOST_STEPS, CHECKED = 160 * 10**6, 2**15  # opcodes; of which so many are read between two checks
+MOST_STEPS, CHECKED = 160 * 10**6, 2**15  # opcodes: of a pickle, between two checks
 MOST_OPEN, MOST_MEMO, MOST_DICTS, DEEPEST = 10**6, 14 * 10**6, 7 * 10**6, 64
 ROOM = 350 * 10**6  # bytes of objects that are kept
 DICT, PAIR, LIST, ITEM, TEXT = 150, 140, 80, 48, 128  # bytes of one, at most

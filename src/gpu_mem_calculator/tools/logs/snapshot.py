@@ -18,7 +18,7 @@ from .pickled import DeviceTrace, SnapshotError, SnapshotReader
 
 BEGIN = "GPU {} in torch's memory snapshot: "
 MOST_BLOCKS = 4 * 10**6
-MOST_GROUPS, MOST_FRAMES, SHOWN = 5, 200, 200  # that are told; characters of a name
+MOST_GROUPS, MOST_FRAMES, SHOWN = 5, 200, 200  # shown; of a stack; characters of a name
 INSIDE = re.compile(r"^(?:void |auto )?(?:c10|at|torch::(?:unwind|CapturedTraceback))::|[aA]lloc")
 """Frames of C++ that every allocation has."""
 
@@ -148,7 +148,7 @@ def _plain(text: Any) -> str:
 
 
 def _stack(frames: list[Mapping[str, Any]]) -> Iterator[str]:
-    """A stack as Python prints it; a line without text behind it, as there is no code."""
+    """A stack as Python prints it, with an empty line for each frame's code."""
     told = _told(frames)
     if told:
         yield "Traceback (most recent call last):"

@@ -31,7 +31,7 @@ def make_tokenizer():
 
 
 def words(count):
-    """A text of so many tokens."""
+    """A text with a given number of tokens."""
     return " ".join(f"w{rng.randrange(4, 2000)}" for _ in range(count))
 
 
