@@ -10,7 +10,7 @@ from .draw import HERE, drawn
 from .models import Row
 
 
-@pytest.mark.parametrize(("file", "rows"), drawn())
+@pytest.mark.parametrize(("file", "rows"), list(drawn()))
 def test_drawn_rows(file: str, rows: list[Row]) -> None:
     """Nothing was changed by hand."""
     assert [json.loads(line) for line in (HERE / file).read_text().splitlines()] == rows
