@@ -7,10 +7,13 @@ round to 0.01 GiB and leave options out, so small figures are off by more than l
 from __future__ import annotations
 
 from functools import cache
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.advice.diagnosis.parts import part_rows
 from gpu_mem_calculator.lab.backtest.rows import read_rows
 from gpu_mem_calculator.lab.backtest.score import BacktestReport, backtest
 
@@ -130,3 +133,20 @@ def test_many_releases_are_compared() -> None:
     versions = [(row.group, row.config["inference"]["engine_version"]) for row in rows]
     assert (len(rows), len(set(versions)), len({row.id for row in rows})) == (55, 30, 55)
     assert abs(len(halves[0]) - len(halves[1])) <= 1
+
+
+@pytest.mark.parametrize(
+    ("row", "engine"),
+    [(row, engine) for row in part_rows("server") for engine in row.get("within", {})],
+    ids=lambda one: one if isinstance(one, str) else one["of"],
+)
+def test_a_part_is_evidence_beyond_the_error_of_19_of_20_logs(
+    row: dict[str, Any], engine: str
+) -> None:
+    """Rounded up; of fewer than 20 logs the worst."""
+    metric = {"pool": "kv_pool"}.get(row["of"], row["of"])
+    errors = sorted(
+        abs(error) for name in FILES for error in report(name).errors(metric, engine).values()
+    )
+    within = errors[ceil(0.95 * len(errors)) - 1]
+    assert within <= row["within"][engine] <= within * 1.25 + 0.1

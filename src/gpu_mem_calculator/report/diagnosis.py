@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..advice.diagnosis.diagnosis import CERTAIN, LIKELY, Cause, Diagnosis
+from msgspec.structs import asdict
+
+from ..advice.diagnosis.diagnosis import BYTES, CERTAIN, LIKELY, Cause, Diagnosis, PrintedPart
 from ..tools.logs.figure import Figure
 from ..tools.logs.read import LogLine
-from .lines import BAD, BOLD, DIM, WARN, Line, line, wrap_lines
+from .lines import BAD, BOLD, DIM, WARN, WIDTH, Line, columns, line, size, wrap_lines
 
 STYLES = {CERTAIN: BAD, LIKELY: BAD}
 MOST_READ = 6  # lines that were read are shown
-SHOWN = 120  # characters of each
+MOST_PARTS = 8  # rows of printed and estimated figures
 UNKNOWN = "cannot tell why it died: nothing in the text says it"
 
 
@@ -24,16 +26,7 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
         yield line("evidence", BOLD)
         for sentence in found.evidence:
             yield from wrap_lines("  ", sentence)
-    if found.read:
-        yield line()
-        lines = (
-            "1 line that says" if len(found.read) == 1 else f"{len(found.read):,} lines that say"
-        )
-        yield line(f"read: {lines} something of memory", BOLD)
-        for one in found.read[:MOST_READ]:
-            yield from wrap_lines(f"  line {one.line:>5,}  ", _words(one), DIM)
-        if len(found.read) > MOST_READ:
-            yield line(f"  and {len(found.read) - MOST_READ:,} more; see --format json", DIM)
+    yield from _part_lines(found.parts)
     if found.remedies:
         yield line()
         yield line("what helps, the cheapest first", BOLD)
@@ -42,11 +35,12 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
             yield from wrap_lines(f"  {number}. ", remedy.sentence + verified)
             if remedy.command:
                 yield from wrap_lines("     ", remedy.command, DIM)
-    for note in found.notes:
-        yield from wrap_lines("note: ", note, DIM)
     if found.question:
         yield line()
         yield from wrap_lines("", found.question, WARN)
+    yield from _read_lines(found)
+    for note in found.notes:
+        yield from wrap_lines("note: ", note, DIM)
     yield line()
     yield from wrap_lines("to paste: ", found.summary)
 
@@ -66,10 +60,55 @@ def _cause_lines(found: Diagnosis) -> Iterator[Line]:
         yield from wrap_lines("or, ", f"{other.certainty}: {other.sentence}", DIM)
 
 
+def _read_lines(found: Diagnosis) -> Iterator[Line]:
+    """The first lines that were read, one row each."""
+    if not found.read:
+        return
+    many = len(found.read)
+    lines = "1 line that says" if many == 1 else f"{many:,} lines that say"
+    yield line()
+    yield line(f"read: {lines} something of memory", BOLD)
+    for one in found.read[:MOST_READ]:
+        words = f"  line {one.line:>5,}  {_words(one)}"
+        yield line(words if len(words) <= WIDTH else f"{words[: WIDTH - 1]}…", DIM)
+    if many > MOST_READ:
+        yield line(f"  and {many - MOST_READ:,} more; see --format json", DIM)
+
+
+def _part_lines(found: Sequence[PrintedPart]) -> Iterator[Line]:
+    """What was printed beside the estimate; where there are many, what differs, and the rest that
+    has room.
+    """
+    if all(one.estimated is None for one in found):
+        return
+    apart = [one for one in found if one.beyond]
+    rest = [one for one in found if not one.beyond]
+    shown = [*apart[:MOST_PARTS], *rest[: max(MOST_PARTS - len(apart), 0)]]
+    rows = [
+        (
+            f"  {one.name}" + (f", {one.where}" if one.where else ""),
+            *(figure(value, one.unit) for value in (one.printed, one.estimated)),
+            "differs" if one.beyond else "",
+        )
+        for one in found
+        if one in shown
+    ]
+    yield line()
+    yield from columns(("part by part", "printed", "estimated", ""), rows, {1, 2})
+    if len(found) > len(shown):
+        yield line(f"  and {len(found) - len(shown):,} more; see --format json", DIM)
+
+
+def figure(value: int | None, unit: str) -> str:
+    """A figure of a part with its unit."""
+    if value is None:
+        return "-"
+    return size(value) if unit == BYTES else f"{value:,} {unit}"
+
+
 def _words(one: LogLine) -> str:
     """What a line says, in its own words."""
-    text = one.text if len(one.text) <= SHOWN else f"{one.text[:SHOWN]}…"
-    return f"{one.what.replace('_', ' ')}: {text}"
+    return f"{one.what.replace('_', ' ')}: {one.text}"
 
 
 def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
@@ -83,6 +122,7 @@ def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
         "cause": None if found.cause is None else _cause_data(found.cause),
         "others": [_cause_data(one) for one in found.others],
         "evidence": list(found.evidence),
+        "parts": [asdict(one) for one in found.parts],
         "remedies": [
             {"sentence": one.sentence, "command": one.command, "fits": one.fits}
             for one in found.remedies

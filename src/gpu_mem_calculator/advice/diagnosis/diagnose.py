@@ -19,6 +19,7 @@ from ...tools.read import read
 from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
+from .parts import part_evidence, parts
 from .rules import causes
 
 if TYPE_CHECKING:
@@ -40,16 +41,19 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
     crash = Crash(text=text, log=log, estimate=estimate)
     found = causes(crash)
     cause = found[0] if found else None
+    measured = parts(crash)
+    differs = tuple(part_evidence(measured))
     return Diagnosis(
         read=log.lines,
         run=None if estimate is None else dict(estimate.result.run),
         cause=cause,
         others=tuple(found[1 : MOST_OTHERS + 1]),
-        evidence=tuple(_evidence(crash, cause)),
+        evidence=(*_evidence(crash, cause), *differs),
+        parts=measured,
         remedies=tuple(_remedies(cause, estimate, asked))[:MOST_REMEDIES],
         question=_question(cause, crash),
         notes=(*notes, *_left_out(log)),
-        summary=_summary(crash, cause),
+        summary=_summary(cause, differs),
     )
 
 
@@ -104,15 +108,12 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
     if crash.estimate is None:
         return
     result = crash.estimate.result
-    allocated, total = crash.size("allocated"), crash.size("total")
-    if allocated is not None:
-        highest = result.allocated_bytes
-        yield (
-            f"torch had allocated {told(allocated)}; at its highest instant,"
-            f" {result.peak_instant}, this run has {told(highest)}"
-        )
+    total = crash.size("total")
     if total is not None and result.needs_bytes is not None:
-        yield f"it needs {told(result.needs_bytes)} of torch's memory; the card has {told(total)}"
+        yield (
+            f"it needs {told(result.needs_bytes)} of torch's memory, the most in"
+            f" {result.peak_instant}; the card has {told(total)}"
+        )
 
 
 def _remedies(
@@ -165,10 +166,11 @@ def _left_out(log: Log) -> Iterator[str]:
             yield f"{count:,} more lines of the kind {what} were left out"
 
 
-def _summary(crash: Crash, cause: Cause | None) -> str:
+def _summary(cause: Cause | None, differs: Sequence[str]) -> str:
     """One line."""
     if cause is None:
-        return "nothing in the text says why it died"
-    parts: Sequence[str] = (f"{cause.certainty}: {cause.sentence}",)
+        nothing = "nothing in the text says why it died"
+        return f"{nothing}; {differs[0]}" if differs else nothing
     where = ", ".join(filter(None, (cause.phase, cause.tensor)))
-    return " ".join((*parts, f"[{where}]" if where else "")).strip()
+    words = f"{cause.certainty}: {cause.sentence}"
+    return f"{words} [{where}]" if where else words

@@ -8,6 +8,7 @@ from ...tools.logs.read import LogLine
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
 CERTAINTIES = (CERTAIN, LIKELY, POSSIBLE)
+BYTES, TOKENS, LAYERS = "bytes", "tokens", "layers"  # units of a printed figure
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -42,13 +43,33 @@ class Advice(Struct, frozen=True, kw_only=True):
     fits: bool | None = None
 
 
+class PrintedPart(Struct, frozen=True, kw_only=True):
+    """A printed figure, and what the estimate says of it.
+
+    - `name`: what it is, such as weights or allocated; `where`: a device, or a phase with its step
+    - `line`: the number of its line in the text; `unit`: bytes, tokens or layers
+    - `estimated`: None where the estimate has no such figure
+    - `beyond`: by more than the error of the estimate
+    - `means`: what a difference says, where it is `beyond`
+    """
+
+    name: str
+    where: str = ""
+    line: int
+    unit: str = BYTES
+    printed: int
+    estimated: int | None = None
+    beyond: bool = False
+    means: str = ""
+
+
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """What a text says, and why the run died.
 
     - `read`: the lines that were read
     - `run`: the run's file; None where no run is known
     - `cause`: the likeliest; None where nothing can be told; `others`: the next ones
-    - `evidence`: measured against predicted, part by part
+    - `evidence`: measured against predicted; `parts`: the same part by part
     - `remedies`: the cheapest first
     - `question`: what to send if it is still unclear; "" where nothing is missing
     - `notes`: what was assumed, and what was not read
@@ -60,6 +81,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     others: tuple[Cause, ...] = ()
     evidence: tuple[str, ...] = ()
+    parts: tuple[PrintedPart, ...] = ()
     remedies: tuple[Advice, ...] = ()
     question: str = ""
     notes: tuple[str, ...] = ()

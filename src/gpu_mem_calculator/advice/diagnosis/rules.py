@@ -318,6 +318,8 @@ def _stack_words(crash: Crash) -> tuple[str, ...]:
     frame = crash.place.frame
     if frame is None:
         return ()
+    if not frame.file:
+        return (f"the text has the line: {frame.code}",)
     where = f"{frame.file.rpartition('/')[2]}:{frame.number} in {frame.name}"
     return (f"the stack ends in {where}" + (f": {frame.code}" if frame.code else ""),)
 
