@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from ..advice.diagnosis.diagnosis import BYTES, CERTAIN, LIKELY, Cause, Diagnosis, PrintedPart
 from ..tools.logs.figure import Figure
-from ..tools.logs.read import LogLine
+from ..tools.logs.read import SET_UP, LogLine
 from .lines import BAD, BOLD, DIM, WARN, WIDTH, Line, columns, line, size, wrap_lines
 
 STYLES = {CERTAIN: BAD, LIKELY: BAD}
@@ -107,8 +107,15 @@ def figure(value: int | None, unit: str) -> str:
 
 
 def _words(one: LogLine) -> str:
-    """What a line says, in its own words."""
+    """What a line says, in its own words; of the set-up its numbers."""
+    if one.what == SET_UP:
+        return f"set-up: {', '.join(_told(*each) for each in _values(one).items())}"
     return f"{one.what.replace('_', ' ')}: {one.text}"
+
+
+def _told(name: str, value: int | float) -> str:
+    plain = name.removesuffix("_bytes")
+    return f"{plain} {size(int(value)) if plain != name else f'{value:,}'}".replace("_", " ")
 
 
 def diagnosis_data(found: Diagnosis) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +135,8 @@ def public() -> dict[str, list[str]]:
             wrong["cause"].append(f"{row['id']}: {said}, and it is {row['cause_word']}")
             if cause is not None and cause.certainty == CERTAIN:
                 wrong["certain and wrong"].append(f"{row['id']}: {cause.sentence}")
-        read = {float(value) for line in found.read for value in _values(line)}
+        read = {value for line in found.read for value in _values(line)}
+        read |= set(_numbers(found.run or {}))
         for figure in row["figures"]:
             if not _is_read(figure, read):
                 wrong["figures"].append(f"{row['id']}: {' '.join(map(str, figure.values()))}")
@@ -144,16 +147,31 @@ def _values(line: LogLine) -> list[float]:
     return [float(one.value) for one in line.figures.values() if isinstance(one, Figure)]
 
 
+def _numbers(of: Any) -> list[float]:
+    """The numbers of a run's file."""
+    if isinstance(of, Mapping | list):
+        return [
+            each
+            for one in (of.values() if isinstance(of, Mapping) else of)
+            for each in _numbers(one)
+        ]
+    return [float(of)] if isinstance(of, int | float) and not isinstance(of, bool) else []
+
+
 def _is_read(figure: dict[str, Any], read: set[float]) -> bool:
-    """Whether a labelled figure is among those that were read."""
-    try:
-        plain = float(str(figure["value"]).replace(",", ""))
-    except ValueError:
-        return False
+    """Whether a labelled figure, or each number of a range or a product, is among those read."""
+    text, unit = str(figure["value"]), str(figure["unit"])
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    parts = re.findall(r"(?<![\d.])-?\d[\d.]*[kK]?|(?<=[~*x-])\d[\d.]*[kK]?", text)
+    return bool(parts) and all(_is_number_read(one, unit.lower(), read) for one in parts)
+
+
+def _is_number_read(text: str, unit: str, read: set[float]) -> bool:
+    plain = float(text.rstrip("kK")) * (1000 if text[-1] in "kK" else 1)
     sizes = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-    unit = str(figure["unit"]).lower()
-    binary = plain * sizes[unit[0]] if unit[:1] in sizes and "b" in unit else plain
-    decimal = plain * 1000 ** "bkmgt".index(unit[0]) if unit[:1] in sizes else plain
+    sized = unit[:1] in sizes and (unit[1:2] in ("b", "i", "") or unit.startswith("byte"))
+    binary = plain * sizes[unit[0]] if sized else plain
+    decimal = plain * 1000 ** "bkmgt".index(unit[0]) if sized else plain
     return any(abs(one - want) <= 1 for one in read for want in (plain, binary, decimal))
 
 

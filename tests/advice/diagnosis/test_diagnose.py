@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.advice.diagnosis.cause_rows import rows
+from gpu_mem_calculator.advice.diagnosis.cause_rows import KEYS, rows
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY
 from gpu_mem_calculator.advice.diagnosis.places import _rows as places
 from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR, CAUSE_OF_TENSOR
+from gpu_mem_calculator.tools.logs.read import rows as lines
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total"
@@ -97,8 +98,10 @@ def test_every_cause_has_its_words() -> None:
     named = {*BY_PHASE.values(), *BY_TENSOR.values(), *BY_NAME.values()}
     assert named <= rows().keys()
     for row in rows().values():
-        assert row.keys() <= {"sentence", "remedies", "ask"}
         assert row["remedies"], row["sentence"]
+        told = " ".join((row["sentence"], *row["remedies"]))
+        assert all(f"{{{key}}}" in told for key in row.keys() - KEYS), row
+        assert {*row.get("certain", ()), *row.get("likely", ())} <= {one.what for one in lines()}
 
 
 def test_every_tensor_of_a_stack_has_a_cause_or_is_known_to_tell_none() -> None:

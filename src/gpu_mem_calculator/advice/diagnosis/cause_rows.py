@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from string import Formatter
 from typing import Any
 
 from ...catalog.kept import read_table
@@ -14,6 +15,7 @@ from .crash import Crash, told
 from .diagnosis import Cause
 from .sizes import Explained
 
+KEYS = {"sentence", "remedies", "ask", "phase", "certain", "likely"}  # of a row; others are texts
 SHARE = "0.8"  # the share of the card to ask for where other processes are on it
 
 
@@ -33,16 +35,36 @@ def made_cause(
         id=name,
         sentence=row["sentence"].format_map(filled),
         certainty=certainty,
-        phase=phase,
+        phase=phase or row.get("phase", ""),
         evidence=(evidence,) if evidence else (),
         advice=tuple(one.format_map(filled) for one in row["remedies"]),
     )
 
 
-def figures_of(line: LogLine, *names: str) -> list[int | float | None]:
-    """The values of figures, None for those that are not there."""
-    found = (line.figures.get(name) for name in names)
-    return [one.value if isinstance(one, Figure) else None for one in found]
+def line_cause(name: str, certainty: str, line: LogLine, **words: str) -> Cause:
+    """A cause that a line says; its figures fill in the row's own texts."""
+    said = {
+        key.removesuffix("_bytes"): told(one.value)
+        if key.endswith("_bytes") and isinstance(one, Figure)
+        else f"{one.value:,}"
+        if isinstance(one, Figure)
+        else one
+        for key, one in line.figures.items()
+    }
+    texts = {key: each for key, each in rows()[name].items() if key not in KEYS}
+    of_line = {
+        key: _filled(each.get(line.what, ()) if isinstance(each, Mapping) else each, said)
+        for key, each in texts.items()
+    }
+    return made_cause(name, certainty, evidence=line.text, **{**of_line, **words})
+
+
+def _filled(texts: Sequence[str], said: Mapping[str, str]) -> str:
+    """The first text for which there is all that it names."""
+    for text in texts:
+        if all(name in said for _, name, *_ in Formatter().parse(text) if name):
+            return text.format_map(said)
+    return ""
 
 
 def size_words(crash: Crash, best: Explained | None) -> str:

@@ -44,7 +44,7 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
     measured = parts(crash)
     differs = tuple(part_evidence(measured))
     return Diagnosis(
-        read=log.lines,
+        read=(*log.lines, *log.set_up),
         run=None if estimate is None else dict(estimate.result.run),
         cause=cause,
         others=tuple(found[1 : MOST_OTHERS + 1]),

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from ...ledger.units import GIB
-from ...tools.logs.read import LogLine
-from .cause_rows import SHARE, figures_of, made_cause, rows, size_words
+from ...tools.logs.figure import Figure
+from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
 from .crash import OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
 from .places import (
@@ -67,125 +67,57 @@ def _placed(cause: Cause, crash: Crash) -> Cause:
     return replace(cause, tensor=_tensor(crash, same or other))
 
 
-def _host(crash: Crash) -> Iterator[Cause]:
-    """The host's RAM."""
-    for what, who in (
-        ("ray_killed", "Ray"),
-        ("host_killed", "the kernel"),
-        ("oom_killed", "Kubernetes or the container's limit"),
-        ("cpu_allocator", "torch could not allocate on the host, which"),
-    ):
-        for line in crash.log.of(what)[:1]:
-            used, limit = line.bytes_of("used"), line.bytes_of("limit")
-            words = f" ({told(used)} of {told(limit)})" if used and limit else ""
-            yield made_cause(
-                "host_ram", CERTAIN, who=who, figures=words, phase="", evidence=line.text
-            )
+def _printed(crash: Crash) -> Iterator[Cause]:
+    """What a line says itself."""
+    for name, row in rows().items():
+        for certainty in (CERTAIN, LIKELY):
+            for what in row.get(certainty, ()):
+                for line in crash.log.of(what)[:1]:
+                    yield line_cause(name, certainty, line)
+
+
+def _ended(crash: Crash) -> Iterator[Cause]:
+    """A signal from outside, where the GPU's memory did not end."""
     for line in crash.log.of("exit_signal")[:1]:
         if crash.death is None:
-            yield made_cause("host_ram_maybe", LIKELY, evidence=line.text)
-    for line in crash.log.of("shm_full")[:1]:
-        yield made_cause("shared_memory", CERTAIN, evidence=line.text)
-    for line in crash.log.of("host_cache")[:1]:
-        cache_bytes = line.bytes_of("host_cache")
-        words = told(cache_bytes) if cache_bytes else "much"
-        yield made_cause("host_cache", LIKELY, cache=words, evidence=line.text)
+            yield line_cause("host_ram_maybe", LIKELY, line)
 
 
 def _server(crash: Crash) -> Iterator[Cause]:
-    """What servers say themselves when they do not start."""
-    for line in crash.log.of("kv_too_small")[:1]:
-        yield _below_one_sequence(line)
-    for line in crash.log.of("states_too_few")[:1]:
-        want, have = figures_of(line, "max_num_seqs", "states")
-        told_states = {"have": f"{have:,}", "want": f"{want:,}"}
-        name = "states_below_sequences"
-        yield made_cause(name, CERTAIN, phase=STARTING, evidence=line.text, **told_states)
+    """What servers say with figures that have to be compared."""
     for line in crash.log.of("too_little_free")[:1]:
-        yield _free(line)
+        free, total = line.bytes_of("free") or 0, line.bytes_of("total") or 1
+        short = (line.bytes_of("wanted") or 0) - free
+        share = f"{int(100 * free / total) / 100:.2f}"
+        name = "share_too_high" if short < LITTLE else "card_taken"
+        words = {"share": share, "others": told(total - free)}
+        yield replace(line_cause(name, CERTAIN, line, **words), phase=STARTING)
     yield from _no_room(crash)
-    for line in crash.log.of("images_too_large")[:1]:
-        yield made_cause("images_in_trial_run", LIKELY, phase=TRIAL_RUN, evidence=line.text)
-    for line in crash.log.of("layers_on_card", "memory_plan"):
-        on, of = figures_of(line, "layers", "all_layers")
-        if on is not None and of is not None and on < of:
-            words = f"{on:,} of {of:,} layers"
-            yield made_cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
-            break
-    for line in crash.log.of("served_model"):
-        if "CPU" in str(line.figures["processor"]):
-            words = f"{line.figures['processor']} of it"
-            yield made_cause("cpu_layers", LIKELY, figures=words, evidence=line.text)
+    for line in crash.log.of("layers_on_card", "memory_plan", "served_model"):
+        on, of = line.figures.get("layers"), line.figures.get("all_layers")
+        partly = isinstance(on, Figure) and isinstance(of, Figure) and on.value < of.value
+        if partly or "CPU" in str(line.figures.get("processor")):
+            yield line_cause("cpu_layers", LIKELY, line)
             break
     for line in crash.log.of("buffer_failed")[:1]:
         name = "cache_buffer" if "kv" in line.text.lower() else "compute_buffer"
-        yield made_cause(
-            name, LIKELY, phase=STARTING, evidence=line.text, size=size_words(crash, None)
-        )
-    for what, name in (
-        ("kv_full", "cache_full"),
-        ("sampler_oom", "sampler"),
-        ("prefill_oom", "trial_run"),
-    ):
-        for line in crash.log.of(what)[:1]:
-            yield made_cause(name, CERTAIN, evidence=line.text)
+        yield line_cause(name, LIKELY, line, size=size_words(crash, None))
 
 
 def _no_room(crash: Crash) -> Iterator[Cause]:
     """No memory left for the cache: certain where what takes it is printed, too."""
-    name = "no_room_for_cache"
     for line in crash.log.of("profiled"):
-        outside = line.bytes_of("non_torch")
-        if outside is not None and outside >= OUTSIDE:
-            words = {
-                "others": told(outside),
-                "figures": ", which the trial run counts as the server's",
-            }
-            yield made_cause(
-                "card_taken", LIKELY, phase=STARTING, evidence=line.text, share=SHARE, **words
-            )
+        if (line.bytes_of("non_torch") or 0) >= OUTSIDE:
+            figures = {"figures": ", which the trial run counts as the server's"}
+            found = line_cause("card_taken", LIKELY, line, share=SHARE, **figures)
+            yield replace(found, phase=STARTING)
             break
     for line in crash.log.of("kv_pool", "profiled"):
         pool = line.bytes_of("kv_pool")
         if pool is not None and pool <= 0:
-            words = {"figures": f" ({told(pool)} were left)"}
             known = crash.log.of("weights_loaded") or line.bytes_of("weights")
-            certainty = CERTAIN if known else LIKELY
-            yield made_cause(name, certainty, phase=STARTING, evidence=line.text, **words)
+            yield line_cause("no_room_for_cache", CERTAIN if known else LIKELY, line)
             return
-    for line in crash.log.of("no_kv_memory")[:1]:
-        yield made_cause(name, LIKELY, phase=STARTING, evidence=line.text)
-
-
-def _below_one_sequence(line: LogLine) -> Cause:
-    """A cache that does not hold one sequence, by bytes or by tokens."""
-    wants, has = line.bytes_of("kv_wanted"), line.bytes_of("kv_pool")
-    longest, tokens, fits = figures_of(line, "max_model_len", "kv_tokens", "longest")
-    words = ""
-    if wants is not None and has is not None:
-        words = f": it needs {told(wants)}, and {told(has)} are left"
-    elif longest is not None and tokens is not None:
-        words = f": {longest:,} tokens, and it has room for {tokens:,}"
-    fits = fits or tokens
-    length = f" to {int(fits):,} tokens" if fits else ""
-    name = "cache_below_one_sequence"
-    return made_cause(
-        name, CERTAIN, phase=STARTING, figures=words, evidence=line.text, length=length
-    )
-
-
-def _free(line: LogLine) -> Cause:
-    """A share of the card that is not free."""
-    free, total = line.bytes_of("free") or 0, line.bytes_of("total") or 1
-    wanted = line.bytes_of("wanted") or 0
-    share = f"{int(100 * free / total) / 100:.2f}"
-    words = {
-        "figures": f": {told(free)} of {told(total)} is free, and it wants {told(wanted)}",
-        "others": told(total - free),
-        "share": share,
-    }
-    name = "share_too_high" if wanted - free < LITTLE else "card_taken"
-    return made_cause(name, CERTAIN, phase=STARTING, evidence=line.text, **words)
 
 
 def _others(crash: Crash) -> Iterator[Cause]:
@@ -218,7 +150,7 @@ def _table(crash: Crash) -> Iterator[Cause]:
         used, total = line.bytes_of("used"), line.bytes_of("total")
         if used and total and used >= HELD * total:
             words = {"others": told(used), "figures": f", of {told(total)}", "share": SHARE}
-            yield made_cause("card_taken", POSSIBLE, evidence=line.text, **words)
+            yield line_cause("card_taken", POSSIBLE, line, **words)
             return
 
 
@@ -240,8 +172,6 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
 
 def _device(crash: Crash) -> Iterator[Cause]:
     """The GPU's memory: by the stack, and by the size that was asked for."""
-    for line in crash.log.of("nccl_oom")[:1]:
-        yield made_cause("nccl", LIKELY, evidence=line.text)
     if crash.death is None:
         return
     phase = crash.place.phase
@@ -257,9 +187,7 @@ def _device(crash: Crash) -> Iterator[Cause]:
     size = size_words(crash, best)
     if later:
         yield made_cause("longer_batch", LIKELY, phase=when, step=f"{crash.step:,}", size=size)
-    found = made_cause(
-        name, certainty, phase=when or PHASES.get(name, ""), size=size, figures=_full(crash)
-    )
+    found = made_cause(name, certainty, phase=when, size=size, figures=_full(crash))
     yield replace(
         found,
         tensor=_tensor(crash, best),
@@ -372,16 +300,9 @@ BY_NAME = {
     "MLP": "activations",
     "attention scores": "activations",
 }
-PHASES = {
-    "optimizer_states": OPTIMIZER_STEP,
-    "optimizer_temporaries": OPTIMIZER_STEP,
-    "optimizer_start": STARTING,
-    "logits": FORWARD,
-    "activations": FORWARD,
-    "weights": LOADING,
-}
 RULES: Sequence[Callable[[Crash], Iterator[Cause]]] = (
-    _host,
+    _printed,
+    _ended,
     _server,
     _others,
     _table,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -32,8 +32,10 @@ from ...ledger.secrets import hide_command
 from ..rows import FOLDER
 from .figure import Figure, number, size
 from .frames import Traceback, tracebacks
+from .set_up import set_up
 
 FILE = "log.toml"
+SET_UP = "set_up"  # what a line says that is no row's
 HERE = os.path.dirname(__file__)
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 UNIT = r"(?:[kKMGT]i?B?|[bB]ytes|B)(?![A-Za-z])"
@@ -169,12 +171,14 @@ class Log(Struct, frozen=True, kw_only=True, dict=True):
     """What was read of a text.
 
     - `lines`: in their order; `tracebacks`: the stacks around them
+    - `set_up`: numbers of the set-up by their names, which no row knows
     - `left_out`: how many `characters` in the middle were not read for all, and how many lines that
       say the same as many others, by what they say
     """
 
     lines: tuple[LogLine, ...]
     tracebacks: tuple[Traceback, ...]
+    set_up: tuple[LogLine, ...]
     left_out: dict[str, int]
 
     def of(self, *whats: str) -> list[LogLine]:
@@ -182,8 +186,9 @@ class Log(Struct, frozen=True, kw_only=True, dict=True):
         return [one for one in self.lines if one.what in whats]
 
 
+@lru_cache(maxsize=1)
 def read_log(text: str) -> Log:
-    """Everything that a text says of memory."""
+    """Everything that a text says of memory; what was recognised is not read once more."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\x1b" in text:
@@ -206,7 +211,9 @@ def read_log(text: str) -> Log:
     found += _csv_lines(text[-END:], max(len(text) - END, 0))
     found.sort(key=lambda one: one[0])
     lines = tuple(_once(_numbered(text, found)))
-    return Log(lines=lines, tracebacks=tracebacks(text[-END:]), left_out=left_out)
+    stated = tuple(_stated(text, lines))
+    stacks = tracebacks(text[-END:])
+    return Log(lines=lines, tracebacks=stacks, set_up=stated, left_out=left_out)
 
 
 def is_printed(text: str) -> bool:
@@ -292,6 +299,30 @@ def _numbered(text: str, found: list[tuple[int, LogLine]]) -> Iterator[LogLine]:
         number += text.count("\n", counted, place)
         counted = place
         yield replace(line, line=number)
+
+
+def _stated(text: str, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """The set-up's numbers of each line, but for those that a row has read."""
+    known: dict[int, set[float | None]] = {}
+    for one in lines:
+        known.setdefault(one.line, set()).update(map(_value, one.figures.values()))
+    found = []
+    for place, figures in set_up(text):
+        end = text.find("\n", place)
+        shown = " ".join(text[place : end if end >= 0 else len(text)][:LONG].split())[:SHOWN]
+        line = LogLine(
+            line=0, what=SET_UP, tool="text", figures={**figures}, text=hide_command(shown)
+        )
+        found.append((place, line))
+    for one in _numbered(text, found):
+        read = known.get(one.line, ())
+        rest = {name: each for name, each in one.figures.items() if _value(each) not in read}
+        if rest:
+            yield replace(one, figures=rest)
+
+
+def _value(figure: Figure | str) -> float | None:
+    return float(figure.value) if isinstance(figure, Figure) else None
 
 
 def _once(lines: Iterable[LogLine]) -> Iterator[LogLine]:
