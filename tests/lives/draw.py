@@ -257,7 +257,7 @@ def lengths(rng: Random, number: int) -> Row:
         program["tool"] = "trl.SFTTrainer"
         ways = ["wrapped", "bfd", "free"]
         way = ways[number // 6 % 3]
-        args["max_length"] = 2048
+        args["max_length"] = None if way == "free" else 2048  # padding_free refuses a length
         args |= {"padding_free": True} if way == "free" else {}
         args |= {} if way == "free" else {"packing": True, "packing_strategy": way}
     elif rng.random() < 0.35:
