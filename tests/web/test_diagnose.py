@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.tools.logs.test_snapshot import LOSS, _snapshot
 
 pytest.importorskip("starlette")
 
@@ -13,6 +17,7 @@ OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total"
     " capacity of 79.15 GiB of which 1.00 GiB is free."
 )
+SNAPSHOT = pickle.dumps(_snapshot(LOSS), protocol=4)
 RUN = {"text": "trl sft --model_name_or_path Qwen/Qwen2.5-1.5B --dataset_name a --max_length 1024"}
 
 
@@ -40,3 +45,49 @@ def test_what_is_no_text_is_refused(client: httpx.Client, body: Any) -> None:
     found = client.post("/api/diagnose", json=body)
     assert found.status_code == 422
     assert "the body must be" in found.json()["problems"][0]
+
+
+def test_a_snapshot_is_diagnosed(client: httpx.Client) -> None:
+    """As the body itself, with its run in the address; the parts stand beside the estimate."""
+    headers = {"content-type": "application/octet-stream"}
+    found = client.post("/api/diagnose", content=SNAPSHOT, headers=headers)
+    assert found.status_code == 200, found.text
+    data = found.json()
+    assert "logits" in {one["id"] for one in (data["cause"], *data["others"])}
+    assert "made in _init_group" in " ".join(data["evidence"])
+    run = json.dumps({"model": {"name": "gpt2"}, "hardware": {"gpu": "h100-80gb-sxm"}})
+    with_run = client.post("/api/diagnose", content=SNAPSHOT, headers=headers, params={"run": run})
+    assert with_run.status_code == 200, with_run.text
+    parts = {one["name"]: one for one in with_run.json()["parts"]}
+    assert parts["allocated"]["estimated"] is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b"\x80\x04cos\nsystem\n.", 422, "not read as torch's memory snapshot"),
+        (b"\x80\x04" + b"x" * (64 << 20), 413, "larger than 67,108,864 bytes"),
+        (b"no pickle", 422, "not JSON"),
+    ],
+)
+def test_a_file_that_is_no_snapshot_is_refused(
+    client: httpx.Client, content: bytes, status: int, said: str
+) -> None:
+    """And one that is too large."""
+    headers = {"content-type": "application/octet-stream"}
+    found = client.post("/api/diagnose", content=content, headers=headers)
+    assert found.status_code == status, found.text
+    assert said in found.json()["problems"][0]
+
+
+def test_other_addresses_take_no_file(client: httpx.Client) -> None:
+    """A pickle is no JSON there."""
+    headers = {"content-type": "application/octet-stream"}
+    assert client.post("/api/check", content=SNAPSHOT, headers=headers).status_code == 422
+
+
+def test_the_run_of_a_text_stands_in_the_body(client: httpx.Client) -> None:
+    """Not in the address."""
+    found = client.post("/api/diagnose", json={"text": OOM}, params={"run": "{}"})
+    assert found.status_code == 422
+    assert "stands in the body" in found.json()["problems"][0]

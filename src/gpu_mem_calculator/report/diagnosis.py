@@ -86,7 +86,14 @@ def _part_lines(found: Sequence[PrintedPart]) -> Iterator[Line]:
     shown = [*apart[:MOST_PARTS], *rest[: max(MOST_PARTS - len(apart), 0)]]
     rows = [
         (
-            f"  {one.name}" + (f", {one.where}" if one.where else ""),
+            f"  {one.name}"
+            + (
+                f" {one.where}"
+                if one.where.startswith("in ")
+                else f", {one.where}"
+                if one.where
+                else ""
+            ),
             *(figure(value, one.unit) for value in (one.printed, one.estimated)),
             "differs" if one.beyond else "",
         )

@@ -166,6 +166,21 @@ class CauseBody(Struct, frozen=True):
     formula: str
 
 
+class PrintedPartBody(Struct, frozen=True):
+    """A printed figure beside the estimate: of a device, or of a phase; `beyond` the error of the
+    estimate, and what that means. `estimated` is null where the estimate has none.
+    """
+
+    name: str
+    where: str
+    line: int
+    unit: Literal["bytes", "tokens", "layers"]
+    printed: int
+    estimated: int | None
+    beyond: bool
+    means: str
+
+
 class RemedyBody(Struct, frozen=True):
     """What helps; `fits` is null where no run is known with which that could be computed."""
 
@@ -182,6 +197,7 @@ class DiagnosisBody(Struct, frozen=True):
     cause: CauseBody | None
     others: list[CauseBody]
     evidence: list[str]
+    parts: list[PrintedPartBody]
     remedies: list[RemedyBody]
     question: str
     notes: list[str]

@@ -18,7 +18,7 @@ from ..tools.translation.arguments import tables
 from .bodies import ALL
 from .options import QUERY, WORDS
 from .plan_question import PlanAsked, PlansReply
-from .worker_messages import JSON
+from .worker_messages import BINARY, JSON
 
 # Every type that the description names.
 TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *ALL)
@@ -44,7 +44,7 @@ GUARDED = (421, 429, 431)  # by the guard, on every address
 class RouteDocument(Struct, frozen=True, kw_only=True):
     """What the OpenAPI document says of one address.
 
-    - `answer` and `body`: names of schemas; there may be no body
+    - `answer` and `body`: names of schemas; there may be no body; `binary`: it may be a file, too
     - `query`: the query parameters that it takes; `words`: those of its path
     - `fails`: the statuses of its refusals, besides those of every address
     """
@@ -52,6 +52,7 @@ class RouteDocument(Struct, frozen=True, kw_only=True):
     summary: str
     tag: str
     body: str = ""
+    binary: bool = False
     query: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     media: str = JSON
@@ -85,7 +86,8 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
         example = EXAMPLES.get(doc.answer) or EXAMPLES.get(doc.body)
         if example:
             content["example"] = example
-        data["requestBody"] = {"required": doc.body != ANYTHING, "content": {JSON: content}}
+        forms = {JSON: content, **({BINARY: {}} if doc.binary else {})}
+        data["requestBody"] = {"required": doc.body != ANYTHING, "content": forms}
     return data
 
 

@@ -30,13 +30,17 @@ def asked(body: Any) -> Asked:
     return read(source(body), TEXT_ALONE)
 
 
-def diagnosed(body: Any) -> Diagnosis:
-    """The diagnosis that a body asks for."""
+def diagnosed(body: Any, run: Any = None) -> Diagnosis:
+    """The diagnosis that a body asks for: a text with its run, or the bytes of a snapshot, whose
+    run is given beside it.
+    """
+    from ..advice.diagnosis.diagnose import diagnose
+
+    if isinstance(body, bytes):
+        return diagnose(body, None if run is None else asked(run))
     text = body.get(TEXT) if isinstance(body, Mapping) else None
     if not isinstance(text, str) or body.keys() - {TEXT, "run"}:
         raise InputError('the body must be {"text": "...", "run": ...}, the run where it is known')
-    from ..advice.diagnosis.diagnose import diagnose
-
     run = body.get("run")
     return diagnose(text, None if run is None else asked(run))
 

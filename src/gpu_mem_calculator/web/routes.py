@@ -40,7 +40,7 @@ from .openapi import PRESETS, TITLES, RouteDocument, openapi_document, operation
 from .pool import ProcessLane, QueueFullError, TimeLimitError
 from .reply_cache import ReplyCache
 from .settings import ServiceSettings
-from .worker_messages import JSON, TaskReply, TaskRequest, refusal
+from .worker_messages import BINARY, JSON, TaskReply, TaskRequest, refusal
 
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
@@ -116,15 +116,22 @@ class BodyTooLargeError(Exception):
     """The body has more bytes than `ServiceSettings.body_bytes`."""
 
 
-async def answer_request(request: Request, task: str, lane: str, **more: str) -> Response:
-    """The response of a calculating process, or a remembered one; `more` are words of the path."""
+async def answer_request(
+    request: Request, task: str, lane: str, *, binary: bool = False, **more: str
+) -> Response:
+    """The response of a calculating process, or a remembered one; `more` are words of the path.
+
+    binary: the body may be a file, which may be larger
+    """
     state = request.app.state
     settings: ServiceSettings = state.settings
+    is_file = binary and request.headers.get("content-type") == BINARY
+    most = settings.snapshot_bytes if is_file else settings.body_bytes
     try:
         async with asyncio.timeout(settings.body_seconds):
-            body = await _read_body(request, settings.body_bytes)
+            body = await _read_body(request, most)
     except BodyTooLargeError:
-        return _refused(413, f"the body is larger than {settings.body_bytes:,} bytes")
+        return _refused(413, f"the body is larger than {most:,} bytes")
     except TimeoutError:
         return _refused(408, f"the body took longer than {settings.body_seconds:g} seconds")
     except ClientDisconnect:
@@ -297,7 +304,8 @@ def _calculation(route: Address) -> Endpoint:
         if len(query) < len(query.multi_items()):
             return refused(422, "an option is there more than once; leave one of them out")
         lane = SLOW if query.get("replay") == "true" else route.lane
-        return await answer_request(request, route.task, lane, **request.path_params)
+        words = request.path_params
+        return await answer_request(request, route.task, lane, binary=route.binary, **words)
 
     return endpoint
 

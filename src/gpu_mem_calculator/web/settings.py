@@ -33,6 +33,7 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
     hub_hosts: list[str] = field(default_factory=lambda: [".hf.co"])
     allowed_hosts: list[str] = field(default_factory=list)
     body_bytes: Many = MIB
+    snapshot_bytes: Many = 64 * MIB
     body_seconds: Seconds = 10.0
     quick_processes: Few = 2
     quick_seconds: Seconds = 5.0

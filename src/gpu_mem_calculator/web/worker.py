@@ -48,6 +48,7 @@ from ..report.serving.html import serving_page
 from ..report.standalone import standalone
 from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError
+from ..runfile.text.files import is_pickle
 from ..runfile.text.json_text import parse_json
 from ..tools.reading.tools import UnknownToolError
 from ..tools.releases.named import read_at
@@ -63,6 +64,7 @@ Change = dict[str, Any]
 SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
 Task = Callable[[Any, Options], Any]
 SIDES = ("a", "b")  # of a comparison
+TAKE_FILES = ("diagnose",)  # tasks whose body may be torch's memory snapshot
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
 NO_SERVER = (
     'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
@@ -127,7 +129,8 @@ class TextPage(Struct, frozen=True):
 
 def answer(ask: TaskRequest) -> TaskReply:
     """The reply to one request; its errors are turned into refusals by the worker."""
-    result = TASKS[ask.task](_data(ask.body), ask.options)
+    is_file = ask.task in TAKE_FILES and is_pickle(ask.body)
+    result = TASKS[ask.task](ask.body if is_file else _data(ask.body), ask.options)
     if isinstance(result, TextPage):
         return TaskReply(200, result.text.encode(), result.media, result.filename)
     return TaskReply(200, msgspec.json.encode(result))
@@ -199,11 +202,16 @@ def compare(body: Any, _options: Options) -> Any:
     return comparison_data(compared(("A", "B"), first, second))
 
 
-def diagnose(body: Any, _options: Options) -> Any:
-    """Why a run died, by what it printed."""
+def diagnose(body: Any, options: Options) -> Any:
+    """Why a run died, by what it printed, or by torch's memory snapshot; its run stands in the
+    address.
+    """
     from ..report.diagnosis import diagnosis_data  # few ask for it
 
-    return diagnosis_data(diagnosed(body))
+    run = options.get("run")
+    if not isinstance(body, bytes) and run is not None:
+        raise InputError("the run stands in the body, beside the text")
+    return diagnosis_data(diagnosed(body, None if run is None else _data(run.encode())))
 
 
 def infer(body: Any, options: Options) -> Any:

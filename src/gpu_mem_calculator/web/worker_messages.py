@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 HEAD = struct.Struct("!I")  # the bytes that follow, big-endian
-JSON = "application/json"
+JSON, BINARY = "application/json", "application/octet-stream"
 UNEXPECTED = "a fault of the service, not of your request; please report it with this id: {}"
 
 

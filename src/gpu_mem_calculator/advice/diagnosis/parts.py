@@ -310,12 +310,12 @@ def _at_death(crash: Crash, training: Estimate | None) -> tuple[str, int | None]
     if replayed is None or phase not in {*PHASES, LOADING, STARTING, ""}:
         return "", None
     if phase in (LOADING, STARTING):
-        return f"at most, {phase}", replayed.startup_bytes
+        return f"in {phase} at most", replayed.startup_bytes
     if phase == "":
-        return "at most", max(replayed.startup_bytes, replayed.allocated_bytes)
+        return "in the run at most", max(replayed.startup_bytes, replayed.allocated_bytes)
     step = None if crash.step is None else min(crash.step, STEPS) - 1
     most = [one.peak_bytes for name, one in _replayed(replayed.phases, step, PHASES[phase])]
-    return f"at most, {phase}", max(most, default=None)
+    return f"in {phase} at most", max(most, default=None)
 
 
 def _outside(crash: Crash, training: Estimate | None, line: int) -> PrintedPart:

@@ -27,6 +27,7 @@ STARTS = re.compile(r"(?:[A-Z_][A-Z0-9_]*=\S* )*[a-z./~][\w./~-]* \S")
 JOINED = re.compile(r"[ \t]*\\\n\s*")
 MOST_TRIES = 12  # lines that look like a command and are read as one
 MOST_PRINTED = 20_000  # characters of a line of arguments
+OPTION = " -"  # what a line that is a command nearly always has
 VALUE = r"""\b{name}['"]?[=:] ?(?:'([^'\n]*)'|"([^"\n]*)"|([\w./+-]+))"""
 
 
@@ -47,6 +48,8 @@ def stated_run(text: str, log: Log) -> StatedRun:
         except UnknownToolError:
             continue
         except InputError as error:
+            if OPTION not in source:  # a line of code, or prose
+                continue
             problems += [f"line {line} starts it, and was not read: {error.problems[0]}"]
     return StatedRun(problems=tuple(problems[:1]))
 

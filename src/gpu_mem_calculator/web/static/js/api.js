@@ -16,6 +16,12 @@ export function post(path, body, { query, signal } = {}) {
   return ask(address(path, query), { method: "POST", headers, body: JSON.stringify(body), signal });
 }
 
+/** Send a file as it is. */
+export function postFile(path, file, { query, signal } = {}) {
+  const headers = { "Content-Type": "application/octet-stream" };
+  return ask(address(path, query), { method: "POST", headers, body: file, signal });
+}
+
 function address(path, query) {
   const given = Object.entries(query ?? {}).filter(([, value]) => value !== undefined);
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;

@@ -1,21 +1,23 @@
 /* Why a run died: the answer to a pasted log, in the dialog where it was pasted. */
 
-import { post } from "./api.js";
+import { post, postFile } from "./api.js";
 import { current, request } from "./state.js";
-import { make } from "./words.js";
+import { gib, make } from "./words.js";
 
 const MOST_READ = 8; // lines that were read are shown
+const MOST_PARTS = 12; // rows of printed and estimated figures
 
-/** The diagnosis of a text, and a button for the form's run where the text states none. */
-export async function diagnosis(text) {
+/** The diagnosis of a text or of torch's memory snapshot, and a button for the form's run where none is stated. */
+export async function diagnosis(given) {
   const place = make("div", { class: "diagnosis" });
-  const show = async (run) => place.replaceChildren(...shown(await post("/api/diagnose", { text, ...(run ? { run } : {}) }), show));
+  const answer = (run) => (typeof given === "string" ? post("/api/diagnose", { text: given, ...(run ? { run } : {}) }) : postFile("/api/diagnose", given, { query: { run: run && JSON.stringify(run) } }));
+  const show = async (run) => place.replaceChildren(...shown(await answer(run ?? undefined), show));
   await show(null);
   return place;
 }
 
 function shown(found, again) {
-  const { cause, others, evidence, read, remedies, notes, question, run, summary } = found;
+  const { cause, others, evidence, parts, read, remedies, notes, question, run, summary } = found;
   const formsRun = make("button", { type: "button", class: "button", onclick: () => again(request(current())) }, "Compare with the form’s run");
   return [
     make("p", { class: "cause" }, make("strong", {}, cause ? `${cause.certainty}: ` : "cannot tell: "), cause ? cause.sentence : "nothing in the text says why it died"),
@@ -23,6 +25,7 @@ function shown(found, again) {
     ...others.map((one) => make("p", { class: "soft" }, `or, ${one.certainty}: ${one.sentence}`)),
     ...listed("What helps, the cheapest first", "ol", remedies.map(remedy)),
     ...listed("Evidence", "ul", evidence),
+    ...partTable(parts),
     ...listed(`Read: ${read.length} ${read.length === 1 ? "line" : "lines"}`, "ul", read.slice(0, MOST_READ).map((one) => `line ${one.line.toLocaleString("en")}: ${one.what.replaceAll("_", " ")}`)),
     ...listed("Notes", "ul", notes),
     ...(question ? [make("p", {}, question)] : []),
@@ -34,6 +37,16 @@ function shown(found, again) {
 function remedy(one) {
   const fits = one.fits ? " It then fits, by an estimate." : "";
   return make("span", {}, one.sentence, fits, ...(one.command ? [make("pre", {}, one.command)] : []));
+}
+
+/* What was printed beside the estimate, where there is one. */
+function partTable(parts) {
+  if (parts.every((one) => one.estimated === null)) return [];
+  const cell = (value, unit) => make("td", { class: "number" }, value === null ? "–" : unit === "bytes" ? `${gib(value)} GiB` : value.toLocaleString("en"));
+  const row = (one) => make("tr", {}, make("th", { scope: "row" }, [one.name, one.where].filter(Boolean).join(one.where.startsWith("in ") ? " " : ", ")), cell(one.printed, one.unit), cell(one.estimated, one.unit), make("td", {}, one.beyond ? "differs" : ""));
+  const head = ["part by part", "printed", "estimated", ""].map((words) => make("th", { scope: "col" }, words));
+  const order = [...parts].sort((a, b) => b.beyond - a.beyond).slice(0, MOST_PARTS);
+  return [make("table", { class: "parts" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...parts.filter((one) => order.includes(one)).map(row)))];
 }
 
 function listed(title, kind, items) {

@@ -11,6 +11,7 @@ const LAST = 2 ** 19; // characters of a long log
 const ROWS = 12;
 const FEW_ROWS = 4; // beside the notes
 const PRINTED = "what a program printed";
+const PICKLE = 0x80; // the first byte of torch's memory snapshots
 const part = (name) => document.getElementById(`paste-${name}`);
 
 /** Make the dialog work; gives the function that opens it. */
@@ -26,6 +27,7 @@ export function startPaste() {
   takeDrops(dialog);
   return () => {
     tell([]);
+    part("hint").hidden = false;
     part("notes").replaceChildren();
     part("text").rows = ROWS;
     part("file").value = "";
@@ -52,6 +54,7 @@ function takeDrops(dialog) {
 
 async function readFile(file) {
   if (!file) return;
+  if (new Uint8Array(await file.slice(0, 1).arrayBuffer())[0] === PICKLE) return useSnapshot(file);
   if (file.size > MOST && LOG.test(file.name)) {
     part("text").value = (await file.text()).slice(-LAST);
     return tell([`${file.name} is long; its last ${LAST.toLocaleString("en")} characters are here.`]);
@@ -63,6 +66,19 @@ async function readFile(file) {
   part("text").value = await file.text();
   tell([]);
   part("use").focus();
+}
+
+/* torch's memory snapshot, which is no text. */
+async function useSnapshot(file) {
+  tell([]);
+  part("text").value = "";
+  part("notes").replaceChildren(make("p", {}, `Reading ${file.name}, ${Math.ceil(file.size / 2 ** 20).toLocaleString("en")} MiB …`));
+  try {
+    showDiagnosis(await diagnosis(file));
+  } catch (error) {
+    part("notes").replaceChildren();
+    tell(error.problems ?? [error.message]);
+  }
 }
 
 async function use(dialog) {
@@ -101,6 +117,7 @@ function showNotes(what, notes) {
 function showDiagnosis(answer) {
   tell([]);
   part("text").rows = FEW_ROWS;
+  part("hint").hidden = true;
   part("notes").replaceChildren(answer);
   part("close").focus();
 }
