@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.advice.training.answers import TrainingAnswers, training_answers
 from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
 from gpu_mem_calculator.estimates.calculator import Estimate, estimate, full_estimate
+from gpu_mem_calculator.estimates.life import TITLES
 from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
 from gpu_mem_calculator.estimates.result import OutOfMemory
 from gpu_mem_calculator.estimates.stage_replay import taken_under
@@ -37,7 +38,6 @@ from gpu_mem_calculator.report.text import text_report
 from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
-from tests.conftest import small_run
 
 RUNS: dict[str, dict[str, Any]] = {
     "one gpu": {"hardware": {"gpu": "rtx-4090"}},
@@ -158,15 +158,15 @@ def test_numbers_that_were_not_replayed_are_not_shown() -> None:
     assert not re.search(r"^  (reserved|torch needs|nvidia-smi) ", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("zero-3", "offloaded; 8 processes × "), ("fsdp", "  8 processes × ")]
-)
-def test_host_memory_is_shown_per_node(name: str, words: str) -> None:
-    """It has its own figure, and says what of it is offloaded and what are libraries."""
+@pytest.mark.parametrize("name", ["zero-3", "fsdp"])
+def test_each_phase_has_its_memory_of_a_gpu_and_of_the_node(name: str) -> None:
+    """One row for each phase, in order, with the figures of the result."""
     made = _made(name)
-    row = next(row for row in _text(made).splitlines() if row.startswith("  host RAM "))
-    assert f" {made.result.host_bytes_per_node / GIB:,.2f}  " in row
-    assert words in row
+    text = _text(made).partition("from loading on")[2]
+    rows = [TITLES[one.name] for one in made.result.phases]
+    places = [text.index(f"\n  {title} ") for title in rows]
+    assert places == sorted(places)
+    assert f" {made.result.host_bytes_per_node / GIB:,.2f}" in text
 
 
 @pytest.mark.parametrize(
@@ -338,9 +338,3 @@ def test_what_a_remedy_saves_is_never_0(halves: int, words: str) -> None:
     """Half a GiB is less than one."""
     remedy = Remedy(changes=("change",), settings=(), cost="slower", saves_bytes=halves * GIB // 2)
     assert remedy_words(remedy) == f"change: {words}; slower"
-
-
-def test_one_process_is_singular() -> None:
-    """On a node with one GPU."""
-    made = full_estimate(small_run(gpus=1), replay=False)
-    assert "  1 process × " in _text(made)

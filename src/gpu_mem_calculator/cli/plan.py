@@ -36,7 +36,11 @@ ASKED = (
     *("gpus", "gpu", "seq_len", "global_batch", "engine", "price"),
     *("serve", "users", "context", "new_tokens"),
 )
-HARDWARE = {"gpu_mem": "hardware.gpu_memory_gb", "nodes": "hardware.num_nodes"}
+HARDWARE = {
+    "gpu_mem": "hardware.gpu_memory_gb",
+    "nodes": "hardware.num_nodes",
+    "node_ram": "hardware.node_memory_gb",
+}
 INTERRUPTED = 130  # the exit code, as a shell has it
 SETTLED = 1.0  # seconds of a phase after which the time left is estimated
 RUNS = "plans"  # the folder that is proposed for --save-runs
@@ -188,7 +192,7 @@ def watched(screen: Screen) -> Iterator[Watch]:
 
 def candidate_plans(args: argparse.Namespace, total: int | None) -> Plans:
     """The plans of the files of --candidates, ranked."""
-    kept = ("gpu", "gpus", "nodes", "seq_len", "gpu_mem", "price")
+    kept = ("gpu", "gpus", "nodes", "seq_len", "gpu_mem", "node_ram", "price")
     named = [*(name for name in (*ASKED, *TARGETS) if name not in kept), *SOUGHT, "fix", "vary"]
     for name in named:
         if getattr(args, name):

@@ -212,9 +212,9 @@ def verdict(source: Source) -> str:
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved).result.verdict
     word = resolved_verdict(resolved)
-    if word == UNSURE or not resolved.limits:
+    if word == UNSURE or not (resolved.limits or resolved.hardware.node_bytes):
         return word
-    return full_estimate(file).result.verdict  # bounds need the headroom
+    return full_estimate(file).result.verdict  # bounds need the headroom, and the host its figures
 
 
 def resolved_verdict(resolved: ResolvedRun) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
+from .life import NodeMemory, PhaseMemory, life, node_memory
 from .stage_ledgers import StageLedgers
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def fit(self) -> bool:
         """Whether what is modelled fits."""
+        if self.node.verdict not in (None, FITS):
+            return False
         if self.replayed is None:
             return self.verdict != SHORT and self.headroom >= 0
         return self.replayed.least_card_bytes <= self.cap and self.verdict == FITS
@@ -115,9 +118,12 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
         taken = self.on_card + self.outside + self.unified
         return max(taken - self.resolved.hardware.memory_bytes, 0)
 
-    @property
-    def host_bytes_per_node(self) -> int:
-        """Host memory of a node, of whose ranks one may be rank 0."""
-        ranks = self.resolved.hardware.gpus_per_node
-        _, libraries, _ = self.resolved.host_libraries
-        return self.ledgers.host_bytes(ranks) + (libraries + self.evicted) * ranks
+    @cached_property
+    def life(self) -> list[PhaseMemory]:
+        """The phases of the run, in order."""
+        return life(self)
+
+    @cached_property
+    def node(self) -> NodeMemory:
+        """What the run takes of a node's memory, in the phase that takes most."""
+        return node_memory(self.life, self.resolved.hardware.node_bytes)

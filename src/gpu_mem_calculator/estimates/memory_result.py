@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..ledger.ledger import ACT, CACHE, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
-from ..ledger.units import GIB, gib
+from ..ledger.units import GIB
 from ..models.arch.adapters import total_adapter_parameters
 from ..pytorch.replay.footprint import ReplayPhase
 from ..run.limits import BoundedLimit, Limit
@@ -35,6 +35,7 @@ from ..runfile.resolve.resolved_run import ResolvedRun
 from .bounds import bounded, bounded_verdict
 from .figures import Figures
 from .fit_verdict import FITS, SHORT, gap_warning
+from .life import NodeMemory, on_node
 from .result import MemoryBreakdown, MemoryResult, OutOfMemory, PhaseResult, StageResult, StepResult
 from .verdict_words import summary
 
@@ -98,7 +99,6 @@ def failure(replayed: StageReplay, cap: int) -> OutOfMemory | None:
     return OutOfMemory(step=step, phase=phase)
 
 
-COMMON_HOST = 16 * GIB  # host RAM of a GPU in a small machine, such as g5.xlarge of EC2
 # All phases but start-up.
 STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
 
@@ -115,12 +115,13 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
     reserved = 0 if replayed is None else replayed.reserved_bytes
     gap = "" if replayed is None else gap_warning(word, replayed, has - outside, outside)
     taken = (figures.on_card or reserved) + outside + figures.unified
-    host = figures.host_bytes_per_node
+    host = None if figures.resolved.engine.serve is not None else figures.node
+    host_bytes = 0 if host is None else host.bytes_per_node
     disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
     result = MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
         total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
-        cpu_memory_gb=host / GIB,
+        cpu_memory_gb=host_bytes / GIB,
         fits_on_gpu=word == FITS,
         verdict=word,
         headroom_bytes=figures.headroom,
@@ -135,7 +136,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         device_bytes=None if replayed is None else taken - figures.evicted,
         outside_torch_bytes=outside,
         gpu_memory_bytes=has,
-        host_bytes_per_node=host,
+        host_bytes_per_node=host_bytes,
         disk_bytes_per_node=disk,
         peak_phase=peak.phase,
         peak_instant=peak.title,
@@ -150,14 +151,17 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
         versions=dict(resolved.versions),
-        decisive=[*resolved.decisive, *_host_words(host, hardware.gpus_per_node)],
+        decisive=[*resolved.decisive, *_host_words(host)],
+        phases=[] if host is None else figures.life,
+        host=host,
     )
     return with_limits(result, resolved.limits, run)
 
 
-def _host_words(host: int, ranks: int) -> list[str]:
-    """Host RAM of a node, which nobody has said, where it is more than a common machine has."""
-    return [f"{gib(host)} GiB of host RAM a node"] if host > ranks * COMMON_HOST else []
+def _host_words(host: NodeMemory | None) -> list[str]:
+    """Host RAM of a node, which nobody has said, where it is much."""
+    unsaid = host is not None and host.node_bytes is None and host.is_large
+    return [host.words] if host is not None and unsaid else []
 
 
 def with_limits(
@@ -168,7 +172,7 @@ def with_limits(
     """
     more = [bounded(one, result, run) if isinstance(one, Limit) else one for one in limits]
     every = [*result.limits, *more]
-    word = bounded_verdict(result.verdict, result.headroom_bytes, every)
+    word = on_node(bounded_verdict(result.verdict, result.headroom_bytes, every), result.host)
     result = replace(result, limits=every, verdict=word, fits_on_gpu=word == FITS)
     return replace(result, summary=summary(result))
 

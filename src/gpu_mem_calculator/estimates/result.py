@@ -16,6 +16,7 @@ from ..run.limits import BoundedLimit
 from ..run.releases import UserRelease
 from ..runfile.inference_config import ServingResult
 from .fit_verdict import FITS, SHORT, UNSURE
+from .life import NodeMemory, PhaseMemory
 from .verdict_words import total_bytes
 
 # Of a breakdown, in its order.
@@ -163,10 +164,11 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     verdict in one line, `decisive` what is assumed and could turn it; `versions`
     the releases that somebody says, by package; `other_cards` those that the
     GPU's name can mean, too, where they turn it. `headroom_bytes` is what the card has beyond
-    the total, negative where it is short. `host_bytes_per_node` counts the libraries of every
-    process. `steps` are the first steps, as the replay has them: optimizer states exist from
-    the end of the first. `fails_at` is where a run that does not fit runs out of
-    memory. `version` is that of these fields, to which a version only adds.
+    the total, negative where it is short. `phases` are those of the run's life, from loading on;
+    `host` is the verdict on the memory of a node, and `host_bytes_per_node` its figure. `steps` are
+    the first steps, as the replay has them: optimizer states exist from the end of the first.
+    `fails_at` is where a run that does not fit runs out of memory. `version` is that of these
+    fields, to which a version only adds.
     """
 
     total_memory_per_gpu_gb: float
@@ -205,6 +207,8 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     decisive: list[str] = []
     versions: dict[str, UserRelease] = {}
     other_cards: list[OtherCard] = []
+    phases: list[PhaseMemory] = []
+    host: NodeMemory | None = None  # of training
     summary: str = ""
     version: int = 2
 

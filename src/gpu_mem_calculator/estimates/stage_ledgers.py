@@ -34,12 +34,15 @@ class StageLedgers:
         """The most bytes of managed memory on a stage."""
         return int(self[stage].peak(UNIFIED))
 
-    def host_bytes(self, ranks: int) -> int:
-        """The highest bytes on the host of a node with `ranks` ranks."""
+    def host_bytes(self, ranks: int, phases: Iterable[str] | None = None) -> int:
+        """The highest bytes on the host of a node with `ranks` ranks, of all phases or of those
+        named.
+        """
         highest = 0
         for ledger in self:
             every, first = ledger.heights(CPU), ledger.heights(RANK_0)
-            highest = max(highest, *(int(every[name]) * ranks + int(first[name]) for name in every))
+            names = (i.name for i in ledger.instants if phases is None or i.phase in phases)
+            highest = max(highest, *(int(every[name]) * ranks + int(first[name]) for name in names))
         return highest
 
 

@@ -11,7 +11,8 @@ from ..ledger.units import gib
 from ..run.limits import BoundedLimit
 from ..run.releases import OWN, UserRelease, package_name
 from .bounds import deciding
-from .fit_verdict import CLEAR, SHORT, UNSURE, WORDS
+from .fit_verdict import CLEAR, FITS, SHORT, UNSURE, WORDS
+from .life import MARGIN
 
 if TYPE_CHECKING:
     from ..runfile.inference_config import ServingResult
@@ -109,6 +110,11 @@ def summary(result: MemoryResult, also: str = "") -> str:
     limits = deciding(result) if result.verdict == UNSURE else []
     if result.serving is None:
         line = card_summary(result_verdict(result), result.decisive, limits)
+        node = result.host
+        if node is not None and node.node_bytes is not None and node.is_large:
+            word, figures = WORDS[result.verdict], line.partition(": ")[2]
+            decides = node.verdict != FITS
+            line = f"{word}: {node.words}; {figures}" if decides else f"{line}; {node.words}"
         return line + release_words(result.versions)
     line = f"{_server_word(result)}: {server_words(result.serving)}{also}"
     spare = f"{gib(abs(result.headroom_bytes))} GiB {_server_spare(result)}"
@@ -192,6 +198,9 @@ def undecided(result: MemoryResult) -> list[str]:
     """Where the verdict is open: what decides, a sentence each, with the way to settle it."""
     if result.verdict != UNSURE:
         return []
+    if result.host is not None and result.host.verdict == UNSURE:
+        share = f"{MARGIN:.0%}".replace("%", " %")
+        return [f"{result.host.words}, and the estimate of host RAM is certain to {share}"]
     limits = deciding(result)
     if not limits and result.needs_bytes is None:
         return ["torch's allocator was not replayed, and takes more than the tensors"]

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from ..advice.training.answers import LONGEST, OTHER_TOOLS, TrainingAnswers
 from ..estimates.calculator import Estimate
-from ..run.cuda.runtimes import in_words_of
+from ..estimates.life import TITLES, NodeMemory, PhaseMemory
 from .headline import basis, headline, remarks, verdict
-from .lines import Line, command, gib, line, wrap_lines
+from .lines import BOLD, DIM, Line, command, gib, line, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .numbers import four_numbers, numbers_table
 from .parts import parts_table
 from .remedy_lines import Commands, remedy_lines
 from .steps import stage_table, step_picture
+
+NAME, FIGURE, BAR = 24, 11, 20
 
 
 def text_report(
@@ -50,7 +52,7 @@ def text_report(
 
 
 def _numbers(estimate: Estimate) -> Iterator[Line]:
-    """The tables of numbers on the GPU, and of host RAM and disk."""
+    """The tables of numbers on the GPU, of phases and host RAM, and of disk."""
     result = estimate.result
     yield from numbers_table(
         [
@@ -59,22 +61,25 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
         ]
     )
     yield line()
-    yield from numbers_table(
-        [
-            ("host RAM", result.host_bytes_per_node, _host(estimate)),
-            ("disk", result.disk_bytes_per_node or None, "what is offloaded to NVMe"),
-        ],
-        "GiB per node",
-    )
-    yield line()
+    if result.host is not None:
+        yield from phases_table(result.phases, result.host)
+        yield line()
+    if result.disk_bytes_per_node:
+        disk = ("disk", result.disk_bytes_per_node, "what is offloaded to NVMe")
+        yield from numbers_table([disk], "GiB per node")
+        yield line()
 
 
-def _host(estimate: Estimate) -> str:
-    """What host memory is used for."""
-    _, libraries, _ = estimate.resolved.host_libraries
-    ranks = estimate.resolved.hardware.gpus_per_node
-    processes = f"{ranks} process{'es' * (ranks > 1)}"
-    runtime = in_words_of(estimate.resolved.run.runtime, "CUDA")
-    each = f"{processes} × {gib(libraries, 2)} of"
-    more = estimate.result.host_bytes_per_node > ranks * libraries
-    return f"offloaded; {each} libraries" if more else f"{each} Python and {runtime} libraries"
+def phases_table(phases: Sequence[PhaseMemory], node: NodeMemory) -> Iterator[Line]:
+    """A row for each phase, those that take most marked."""
+    highest = max(one.gpu_bytes for one in phases)
+    heads = "".join(one.rjust(FIGURE) for one in ("GPU", "host RAM", "+ files"))
+    yield [("from loading on, GiB".ljust(NAME), BOLD), (heads, DIM)]
+    for one in phases:
+        sizes = (one.gpu_bytes, one.host_bytes, one.file_bytes)
+        cells = "".join(gib(size, 2).rjust(FIGURE) if size else "-".rjust(FIGURE) for size in sizes)
+        bar = "█" * round(BAR * one.gpu_bytes / max(highest, 1))
+        yield [(f"  {TITLES[one.name]:<{NAME - 2}}{cells}", ""), (f" {bar}", "")]
+    yield line("  GPU: tensors on the busiest; host: of a node, and pages of files, which", DIM)
+    has = "" if node.node_bytes is None else f"; a node has {gib(node.node_bytes, 1)}"
+    yield line(f"  the kernel takes back where memory is short{has}", DIM)

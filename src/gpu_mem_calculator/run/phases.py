@@ -1,10 +1,30 @@
 """The phases of a run: start-up, then forward, backward and optimizer in every step of training, or
 prefill and decode in generation. A policy's step may begin with a generation, and any may be
-followed by an evaluation and a save.
+followed by an evaluation and a save. Before start-up a checkpoint is loaded.
 """
 
 from __future__ import annotations
 
+from msgspec import Struct
+
+LOADING = "loading"
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 PREFILL, DECODE = "prefill", "decode"
 GENERATION, EVALUATION, SAVING = "generation", "evaluation", "saving"
+
+
+class LifePhase(Struct, frozen=True, kw_only=True):
+    """What a phase takes, in bytes.
+
+    - gpu_bytes: torch's max_memory_allocated on the busiest GPU
+    - rank_bytes: of each rank's process on the host, what its libraries take left out
+    - first_bytes: what the first rank of a node has besides
+    - file_bytes: pages of files, once for a node; the kernel takes them back
+    """
+
+    name: str
+    gpu_bytes: int
+    rank_bytes: int = 0
+    first_bytes: int = 0
+    file_bytes: int = 0
+    source: str = ""

@@ -78,7 +78,8 @@ class Run(Struct, frozen=True, kw_only=True):
     upcast_unquantized: bool = False
     upcast_at_startup: bool = False  # the same, and cast back before the first step
     nf4_compute_bits: int = 16  # of a 4-bit projection's matmul
-    from_pretrained: bool = False  # a quantized base is loaded by transformers
+    from_pretrained: bool = False  # transformers loads the weights onto the GPU
+    stored_bits: int = 16  # of a weight in the checkpoint
     int8_threshold: float = 0.0  # larger inputs are outliers; 0: int8 does not search for them
     int8_outliers: float = 0.0  # share of the MLPs' inner columns that have one
     freeze_vision_tower: bool = False

@@ -263,6 +263,7 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     gpus_per_node: Count | None = None
     interconnect: Text | None = None
     nics_per_node: Count | None = None
+    node_memory_gb: Positive | None = None
 
 
 class RunFile(Struct, kw_only=True, omit_defaults=True):

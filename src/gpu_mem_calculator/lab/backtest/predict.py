@@ -25,6 +25,7 @@ from ...timing.training.alone import alone_seconds
 from ...timing.training.step import step_seconds
 from ...tools.read import read
 from ..jobs.phases import parse
+from .life import HOST, is_life, life_estimate, life_peaks
 from .phases import phase_peaks, replayed_peaks
 from .rows import METRICS, MeasuredRun
 
@@ -124,6 +125,8 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     """The estimate of the measured rank; memory only where it was measured."""
     if set(row.measured) & set(METRICS.values()) == {METRICS["step"]}:
         return by_clock(row)
+    if is_life(row.phases):
+        return by_life(row)
     estimate = full_estimate(run_file_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
@@ -153,6 +156,19 @@ def by_estimate(row: MeasuredRun) -> Prediction:
         fits=fits if searched else None,
         step=_step(row, resolved, stage),
         phases=phases | replayed_peaks(stage_replay.phases, names, micro_batches),
+    )
+
+
+def by_life(row: MeasuredRun) -> Prediction:
+    """The estimate of a program's whole life."""
+    estimate = life_estimate(run_file_of(row), row.phases)
+    peaks = life_peaks(estimate, row.phases)
+    on_gpu = [peak for name, peak in peaks.items() if not name.endswith(HOST)]
+    return Prediction(
+        allocated=max(on_gpu),
+        reserved=estimate.result.reserved_bytes,
+        host=max((peak for name, peak in peaks.items() if name.endswith(HOST)), default=None),
+        phases=peaks,
     )
 
 

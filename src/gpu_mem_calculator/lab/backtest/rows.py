@@ -15,6 +15,7 @@ from ...runfile.text.files import MOST_RUNS_BYTES, read_text
 from ...tools.translation.arguments import tables
 from ..jobs.megatron_defaults import with_measured_defaults
 from ..jobs.phases import in_step
+from .life import host_phases
 
 ROWS = tables(__file__)
 METRICS: dict[str, str] = ROWS["metrics"]  # each that is scored, and its key in `measured`
@@ -121,6 +122,10 @@ def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[MeasuredRun]:
 def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     measured = {k: v for k, v in data["measured"].items() if v is not None}
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
+    on_host = host_phases(data)
+    if on_host:
+        measured.setdefault("host_bytes", max(on_host.values()))
+        phases |= on_host
     if has_probes(measured, phases):
         measured.pop(METRICS["step"], None)
     environment = data.get("environment") or {}

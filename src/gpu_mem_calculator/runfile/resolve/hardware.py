@@ -31,6 +31,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - card: the title of the card that the section names; "" where it gives a size alone
     - interconnect: the link that the section names; None where it names none
     - nics_per_node: ports to the network, where the section gives them
+    - node_bytes: memory of a node's host; None where nobody says it
     """
 
     title: str
@@ -46,6 +47,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     runtime: str = CUDA
     interconnect: str | None = None
     nics_per_node: int | None = None
+    node_bytes: int | None = None
     assumed: tuple[str, ...] = ()
     named: bool = True  # whether the section says which card it is, or its memory
     counted: bool = True  # whether it, or the mesh, says how many there are
@@ -99,6 +101,7 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
         runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         interconnect=config.interconnect,
         nics_per_node=config.nics_per_node,
+        node_bytes=None if config.node_memory_gb is None else int(config.node_memory_gb * GIB),
         assumed=assumed,
         counted=bool(config.num_gpus or ranks or config.num_nodes or config.gpus_per_node),
         named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),

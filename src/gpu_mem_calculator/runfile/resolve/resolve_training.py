@@ -187,6 +187,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
         **_copied(file.parallelism),
         **hardware.of_run,
         parameters_given=model.parameters_given,
+        stored_bits=_stored_bits(model.config),
         record=model.record,
         **{**training, **loss},
         rollout=rollout,
@@ -224,6 +225,14 @@ def draft_training(file: RunFile) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
+
+
+def _stored_bits(config: Mapping[str, Any] | None) -> int:
+    """Bits of a weight in a checkpoint by its config.json; 16 where that does not say."""
+    inner = (config or {}).get("text_config")
+    places = (config or {}, inner if isinstance(inner, Mapping) else {})
+    words = (str(place.get(key)) for place in places for key in ("dtype", "torch_dtype"))
+    return next((BITS[name] for name in map(dtype_name, words) if name in BITS), 16)
 
 
 def find_engine(config: EngineConfig) -> Engine:

@@ -1,8 +1,8 @@
 """The evaluation of transformers.Trainer as keys of a run file.
 
 transformers 5.17.0 trainer.py evaluate: logits are kept for compute_metrics alone. The section
-`data` says what a program's arguments do not: `compute_metrics` (true or false), `eval_batches`,
-`eval_seq_len`.
+`data` says what a program's arguments do not: `evaluates` (it calls evaluate itself),
+`compute_metrics` (true or false), `eval_batches`, `eval_seq_len`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def add_evaluation(program: Program, values: Values, result: Translation) -> Non
     """Add the evaluation. Where it is not modelled, it is a limit but where it is smaller than a
     step: without kept logits, and with no more sequences in a batch.
     """
-    if str(values["eval_strategy"]) == "no" and not values["eval_on_start"]:
+    asked = str(values["eval_strategy"]) != "no" or values["eval_on_start"]
+    if not asked and not program.data.get("evaluates"):
         return
     metrics = bool(program.data.get("compute_metrics")) and not values["prediction_loss_only"]
     batch, trained = values["per_device_eval_batch_size"], result.training["batch_size"]

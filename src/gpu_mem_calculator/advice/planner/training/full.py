@@ -101,10 +101,10 @@ class StagesTogether(StageLedgers):
         used = not self._places or UNIFIED in self._places
         return super().unified_bytes(stage) if used else 0
 
-    def host_bytes(self, ranks: int) -> int:
+    def host_bytes(self, ranks: int, phases: Iterable[str] | None = None) -> int:
         """The highest bytes on the host of a node with `ranks` ranks."""
         used = not self._places or self._places & {CPU, RANK_0}
-        return super().host_bytes(ranks) if used else 0
+        return super().host_bytes(ranks, phases) if used else 0
 
 
 def _together(resolved: ResolvedRun) -> list[Ledger]:
@@ -136,7 +136,7 @@ def full_plan(tried: Tried, *, price: float | None = None, tokens: int | None = 
         step_seconds=seconds,
         tokens_per_second=rate,
         mfu=_mfu(resolved, seconds.estimate),
-        host_bytes_per_node=figures.host_bytes_per_node,
+        host_bytes_per_node=figures.node.bytes_per_node,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
         stages=[

@@ -1,0 +1,194 @@
+"""A run's life: what each phase takes of a GPU and of a node's memory, and whether the node has it.
+
+A node's memory is compared with what cannot be taken back: processes, and what is pinned. Pages of
+mapped files are counted apart, since the kernel takes them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ..ledger.units import GIB, gib
+from ..run.phases import DECODE, EVALUATION, LOADING, PREFILL, SAVING, STARTUP, LifePhase
+from ..training.engines import engine_row
+from .fit_verdict import FITS, SHORT, UNSURE
+
+if TYPE_CHECKING:
+    from .figures import Figures
+
+MARGIN = 0.2
+"""Of what the host is estimated to take: the worst error that the estimate is held to."""
+USUAL = 64 * GIB  # more than this is said where nobody says what the node has
+FIRST, STEADY = "first step", "later steps"
+# By a phase's name: its title, and when it is.
+TITLES = {
+    LOADING: "loading the weights",
+    STARTUP: "start-up",
+    FIRST: FIRST,
+    STEADY: STEADY,
+    EVALUATION: "evaluation",
+    SAVING: "saving",
+    PREFILL: "prefill",
+    DECODE: "decode",
+}
+WHEN = {
+    LOADING: "while weights are loaded",
+    STARTUP: "at start-up",
+    FIRST: "in the first step",
+    STEADY: "in each step",
+    EVALUATION: "in the evaluation",
+    SAVING: "while it is saved",
+    PREFILL: "in prefill",
+    DECODE: "while it decodes",
+}
+MARKS = {EVALUATION: "eval", SAVING: "save"}  # what runs between steps, and its marks in a replay
+
+
+class PhaseMemory(Struct, frozen=True, kw_only=True):
+    """A phase of a run's life, in bytes.
+
+    - gpu_bytes: torch's peak on the busiest GPU
+    - host_bytes: of a node, what cannot be taken back; file_bytes: pages of files on it
+    - process_bytes: of the first rank's process, with the files' pages
+    """
+
+    name: str
+    gpu_bytes: int
+    host_bytes: int
+    process_bytes: int
+    file_bytes: int = 0
+
+
+class NodeMemory(Struct, frozen=True, kw_only=True):
+    """The memory of a node: the phase that takes most, what it has, and the verdict.
+
+    - bytes_per_node: what cannot be taken back; file_bytes_per_node: pages of files besides
+    - node_bytes: what a node has, None where nobody says it
+    - verdict: None where it is not known what a node has
+    """
+
+    bytes_per_node: int
+    file_bytes_per_node: int
+    phase: str
+    node_bytes: int | None = None
+    verdict: str | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is worth a word on the first screen: it decides, is above half of what a node
+        has, or above 64 GiB where that is not known.
+        """
+        if self.node_bytes is None:
+            return self.bytes_per_node > USUAL
+        return self.verdict != FITS or 2 * self.bytes_per_node > self.node_bytes
+
+    @property
+    def words(self) -> str:
+        """`122 GiB of host RAM a node at start-up, of 128`."""
+        has = "" if self.node_bytes is None else f", of {gib(self.node_bytes, 0)}"
+        when = WHEN[self.phase]
+        return f"{gib(self.bytes_per_node, 0)} GiB of host RAM a node {when}{has}"
+
+
+def life(figures: Figures) -> list[PhaseMemory]:
+    """The phases of a training run, in order."""
+    return list(_phases(figures))
+
+
+def node_memory(phases: list[PhaseMemory], node_bytes: int | None) -> NodeMemory:
+    """The verdict on a node's memory."""
+    most = max(phases, key=lambda one: one.host_bytes)
+    taken, word = most.host_bytes, None
+    if node_bytes is not None:
+        sure = taken * (1 + MARGIN) <= node_bytes
+        word = SHORT if taken > node_bytes else FITS if sure else UNSURE
+    return NodeMemory(
+        bytes_per_node=taken,
+        file_bytes_per_node=max(one.file_bytes for one in phases),
+        phase=most.name,
+        node_bytes=node_bytes,
+        verdict=word,
+    )
+
+
+def on_node(word: str, node: NodeMemory | None) -> str:
+    """The verdict on a card with that on the memory of its node."""
+    if node is None or node.verdict in (None, FITS):
+        return word
+    return SHORT if SHORT in (word, node.verdict) else UNSURE
+
+
+def _phases(figures: Figures) -> Iterator[PhaseMemory]:
+    resolved = figures.resolved
+    ranks = resolved.hardware.gpus_per_node
+    libraries = resolved.host_libraries[1]
+    loaded = loaded_phase(figures)
+    if loaded is not None:
+        yield PhaseMemory(
+            name=loaded.name,
+            gpu_bytes=loaded.gpu_bytes,
+            host_bytes=loaded.rank_bytes * ranks + loaded.first_bytes,
+            process_bytes=loaded.rank_bytes + loaded.first_bytes + loaded.file_bytes,
+            file_bytes=loaded.file_bytes,
+        )
+    every = {i.phase for i in figures.ledgers[figures.busiest].instants if i.present}
+    steps = every - {STARTUP, *MARKS}
+
+    def memory(name: str, gpu: int, phases: set[str], evicted: int = 0) -> PhaseMemory:
+        ledgers, each = figures.ledgers, libraries + evicted
+        host = ledgers.host_bytes(ranks, phases) + ranks * each
+        alone = ledgers.host_bytes(1, phases) + each
+        return PhaseMemory(name=name, gpu_bytes=gpu, host_bytes=host, process_bytes=alone)
+
+    if resolved.run.new_tokens is not None:
+        for phase in (STARTUP, PREFILL, DECODE):
+            peak = int(figures.ledgers[figures.busiest].peak(phases=(phase,)))
+            yield memory(phase, peak, {phase})
+        return
+    starts = max(figures.starts, default=0)
+    if figures.replayed is None:
+        yield memory(STARTUP, starts, {STARTUP})
+        yield memory(STEADY, figures.allocated, steps, figures.evicted)
+    else:
+        yield memory(STARTUP, figures.replayed.startup_bytes, {STARTUP})
+        first, later = _step_peaks(figures)
+        yield memory(FIRST, first, steps, figures.evicted)
+        yield memory(STEADY, later, steps, figures.evicted)
+    for phase in (one for one in MARKS if one in every):
+        yield memory(phase, _beside(figures, phase), {phase})
+
+
+def _step_peaks(figures: Figures) -> tuple[int, int]:
+    """The peaks of the first step and of those after it, without what runs between steps."""
+    assert figures.replayed is not None
+    beside = tuple(MARKS.values())
+    peaks: dict[bool, int] = {True: 0, False: 0}
+    for mark, phase in figures.replayed.phases.items():
+        if mark[:1] == "s" and mark[1:2].isdigit() and not mark.endswith(beside):
+            first = mark.startswith("s0.")
+            peaks[first] = max(peaks[first], phase.peak_bytes)
+    return peaks[True], peaks[False]
+
+
+def _beside(figures: Figures, phase: str) -> int:
+    """The peak of what runs between steps."""
+    if figures.replayed is None:
+        return max(int(one.peak(phases=(phase,))) for one in figures.ledgers)
+    found = [one for mark, one in figures.replayed.phases.items() if mark.endswith(MARKS[phase])]
+    return max(one.peak_bytes for one in found)
+
+
+def loaded_phase(figures: Figures) -> LifePhase | None:
+    """The loading of a checkpoint by transformers; None where the engine has its own way."""
+    from ..training.life.loading import loading
+
+    resolved = figures.resolved
+    if resolved.run.record is not None or resolved.run.new_tokens is not None:
+        return None
+    row = engine_row(resolved.engine.name)
+    if row.megatron:
+        return None
+    return loading(resolved.run, row.precision(resolved.run))
