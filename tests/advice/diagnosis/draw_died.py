@@ -103,14 +103,14 @@ def training(case: Row, precision: str) -> Row:
         "batch_size": case["batch"],
         "seq_len": max(case["lengths"]),
         "precision": precision,
-        "optimizer": case["optimizer"].removesuffix("_fused"),
+        "optimizer": case["optimizer"].split("_")[0],
         "activation_checkpointing": "full" if case["ckpt"] else "none",
         "attention": case["attention"],
         "use_cache": not case["ckpt"],
     }
     if case["optimizer"].startswith("adamw"):
-        fused = case["optimizer"].endswith("_fused")
-        keys["optimizer_implementation"] = "fused" if fused else "forloop"  # torch: fused=False
+        names = {"adamw_fused": "fused", "adamw_foreach": "foreach"}
+        keys["optimizer_implementation"] = names.get(case["optimizer"], "forloop")  # fused=False
     if case["eval"]:
         keys["evaluation"] = case["eval"]
     return keys
@@ -142,9 +142,10 @@ def loop(case: Row, rng: random.Random) -> Row:
     if case["eval"] and rng.random() < 0.5:
         case["eval"]["keep_logits"] = True
     if case["tool"].startswith("peft"):
+        lora = {"r": LORA["r"], "target_modules": LORA["target_modules"]}
         args |= {"lora": LORA, "kbit": case["tool"] == "peft-kbit", "dtype": "bfloat16"}
         args["autocast"] = True
-        keys |= {"precision": "bf16_pure", "autocast": True, "lora": _lora()}
+        keys |= {"precision": "bf16_pure", "autocast": True, "lora": lora}
         keys["upcast_unquantized"] = args["kbit"]
         if args["kbit"]:
             keys["precision"] = "bf16_mixed"
@@ -152,10 +153,6 @@ def loop(case: Row, rng: random.Random) -> Row:
     if case["phase"] == "save":
         args["save"] = "merge" if case["tool"] == "peft-merge" else "fp32"
     return {"program": "loop.py", "args": args, "config": {"training": keys}}
-
-
-def _lora() -> Row:
-    return {"r": LORA["r"], "target_modules": LORA["target_modules"]}
 
 
 def ddp(case: Row, rng: random.Random) -> Row:
@@ -198,6 +195,7 @@ def _trainer_arguments(case: Row, rng: random.Random) -> Row:
     names = {
         "adamw": "adamw_torch",
         "adamw_fused": "adamw_torch_fused",
+        "adamw_foreach": "adamw_torch",
         "sgd": "adafactor",  # Trainer's sgd has no momentum
         "adafactor": "adafactor",
     }
@@ -278,13 +276,14 @@ def trl(case: Row, rng: random.Random) -> Row:
 def lightning(case: Row, rng: random.Random) -> Row:
     """A LightningModule around the model; AdamW, as its section of a run file knows."""
     precision = rng.choice(["bf16-mixed", "bf16-true", "32-true"])
+    foreach = case["optimizer"] == "adamw_foreach"
     fused = case["optimizer"].endswith("_fused") or case["phase"] == "second step"
     clip = rng.choice([None, 1.0])
     args = common(case) | {
         "optimizer": "adamw",
         "dtype": "float32",
         "precision": precision,
-        "fused": fused,
+        "fused": None if foreach else fused,
         "gradient_clip_val": clip,
         "accelerator": "gpu",
     }
@@ -293,7 +292,7 @@ def lightning(case: Row, rng: random.Random) -> Row:
         "batch_size": case["batch"],
         "gradient_checkpointing": case["ckpt"],
         "gradient_clip_val": clip,
-        "fused": fused,
+        "fused": args["fused"],
     }
     section = {
         "tool": "lightning",
@@ -320,10 +319,16 @@ TOOLS: dict[str, Callable[[Row, random.Random], Row]] = {
 
 
 def drawn(
-    rng: random.Random, name: str, phase: str, tool: str, names: list[str], given: Row | None = None
+    rng: random.Random,
+    name: str,
+    phase: str,
+    tool: str,
+    models: dict[str, Row],
+    given: Row | None = None,
+    tools: dict[str, Callable[[Row, random.Random], Row]] = TOOLS,
 ) -> Row:
     """A case of a phase and a tool, with one of the models; `given` is not drawn."""
-    model_name = rng.choice(names)
+    model_name = rng.choice(list(models))
     case: Row = {"phase": phase, "tool": tool} | shape(rng, phase)
     case["optimizer"] = optimizer(rng, phase)
     case["attention"] = rng.choice(["sdpa", "sdpa", "eager"])
@@ -331,10 +336,9 @@ def drawn(
         case["attention"] = "sdpa"
     case["eval"] = evaluation(rng, phase)
     case |= given or {}
-    made = TOOLS[tool](case, rng)
-    ranks = made.pop("ranks", 1)
-    config = {"model": {"config": MODELS[model_name]}, **made["config"]}
-    config["hardware"] = {"gpu": "h200", "num_gpus": ranks}
+    made = tools[tool](case, rng)
+    config = {"model": {"config": models[model_name]}, **made["config"]}
+    config["hardware"] = {"gpu": "h200", "num_gpus": made.pop("ranks", 1)}
     return {
         "id": name,
         "phase": phase,
@@ -376,14 +380,16 @@ def cases() -> list[Row]:
     rows, again = [], random.Random(20261120)
     for phase, tools in TABLE.items():
         for number, tool in enumerate(tools, 1):
-            names = FOR_FSDP if tool == "fsdp2" else list(MODELS)
-            rows.append(drawn(START, _name(phase, number, tool), phase, tool, names))
+            models = {n: MODELS[n] for n in FOR_FSDP} if tool == "fsdp2" else MODELS
+            rows.append(drawn(START, name_of(phase, number, tool), phase, tool, models))
     for number, (phase, tool, names, given) in enumerate(AGAIN, 1):
-        rows.append(drawn(again, _name(phase, 10 + number, tool), phase, tool, names, given))
+        name, models = name_of(phase, 10 + number, tool), {n: MODELS[n] for n in names}
+        rows.append(drawn(again, name, phase, tool, models, given))
     return rows
 
 
-def _name(phase: str, number: int, tool: str) -> str:
+def name_of(phase: str, number: int, tool: str) -> str:
+    """A case's name."""
     return f"{phase.replace(' ', '-')}-{number}-{tool}"
 
 
