@@ -196,6 +196,14 @@ TOOLS = first.TOOLS | {
     "trl-grpo": grpo,
 }
 START = random.Random(20261121)
+SHORT: Row = {"ckpt": True, "batch": 1, "lengths": [32] * 2}
+# After the first run: a save needs more than a step where the batch is short.
+AGAIN: list[tuple[str, str, list[str], Row]] = [
+    ("save", "fsdp1", ["phi3", "granite"], SHORT),
+    ("save", "fsdp2", ["phi3", "granite"], SHORT),
+    ("save", "pretrain", ["granite", "opt", "phi3"], SHORT),
+    ("loading", "lightning", ["opt", "stablelm"], {}),
+]
 MODELS = {family: model(START, family) for family in FAMILIES}
 
 
@@ -212,6 +220,11 @@ def cases() -> list[Row]:
             if phase == "generation":  # the end of it, not the prompts
                 row["share"] = round(START.uniform(0.7, 0.97), 2)
             rows.append(row)
+    again = random.Random(20261122)
+    for number, (phase, tool, names, given) in enumerate(AGAIN, 11):
+        name, models = "2-" + first.name_of(phase, number, tool), {n: MODELS[n] for n in names}
+        given = settings(again, phase) | given
+        rows.append(first.drawn(again, name, phase, tool, models, given, TOOLS))
     return rows
 
 
