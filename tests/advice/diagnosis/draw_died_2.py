@@ -147,6 +147,9 @@ def generate(case: Row, rng: random.Random) -> Row:
     new = 24 if case["phase"] in ("loading", "second process") else rng.choice([160, 240])
     if case["phase"] != "loading":
         case["batch"], case["lengths"] = rng.choice([32, 48, 96]), [rng.choice([256, 512])]
+    if "new" in case:
+        kind, new, case["lengths"] = case["kind"], case["new"], [rng.choice([16, 24, 40])]
+        case["batch"] = rng.choice([192, 256, 320])
     beams = 4 if kind == "beams" else 1
     case["batch"] //= beams if case["batch"] > beams else 1
     args = first.common(case) | {"kind": kind, "beams": beams, "new_tokens": new}
@@ -204,6 +207,11 @@ AGAIN: list[tuple[str, str, list[str], Row]] = [
     ("save", "pretrain", ["granite", "opt", "phi3"], SHORT),
     ("loading", "lightning", ["opt", "stablelm"], {}),
 ]
+# After the second: where the prompts are long, they need more than the cache that grows.
+GROW: list[tuple[str, str, list[str], Row]] = [
+    ("generation", "generate", ["gpt2", "olmo2", "gpt_neox"], {"kind": kind, "new": 320})
+    for kind in ("generate", "by hand", "beams")
+]
 MODELS = {family: model(START, family) for family in FAMILIES}
 
 
@@ -221,7 +229,7 @@ def cases() -> list[Row]:
                 row["share"] = round(START.uniform(0.7, 0.97), 2)
             rows.append(row)
     again = random.Random(20261122)
-    for number, (phase, tool, names, given) in enumerate(AGAIN, 11):
+    for number, (phase, tool, names, given) in enumerate(AGAIN + GROW, 11):
         name, models = "2-" + first.name_of(phase, number, tool), {n: MODELS[n] for n in names}
         given = settings(again, phase) | given
         rows.append(first.drawn(again, name, phase, tool, models, given, TOOLS))
