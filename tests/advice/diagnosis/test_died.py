@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate
-from tests.advice.diagnosis.draw_died import cases
+from tests.advice.diagnosis import draw_died, draw_died_2
 
 HERE = Path(__file__).parent
 
@@ -20,26 +20,32 @@ def _rows(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-DIED, TRUTH = _rows("died.jsonl"), {row["id"]: row for row in _rows("died_truth.jsonl")}
+DRAWN = {"died": draw_died.cases(), "died_2": draw_died_2.cases()}
+DIED = {name: _rows(f"{name}.jsonl") for name in DRAWN}
+TRUTH = {name: {row["id"]: row for row in _rows(f"{name}_truth.jsonl")} for name in DRAWN}
 
 
-def test_every_run_has_its_truth_and_was_drawn() -> None:
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_run_has_its_truth_and_was_drawn(name: str) -> None:
     """The two files and the draw go together."""
-    assert [row["id"] for row in DIED] == list(TRUTH)
-    drawn = {row["id"]: row for row in cases()}
-    assert _rows("died_draw.jsonl") == list(drawn.values())
-    assert all(row["config"] == drawn[row["id"]]["config"] for row in DIED)
+    assert [row["id"] for row in DIED[name]] == list(TRUTH[name])
+    drawn = {row["id"]: row for row in DRAWN[name]}
+    assert _rows(f"{name}_draw.jsonl") == list(drawn.values())
+    assert all(row["config"] == drawn[row["id"]]["config"] for row in DIED[name])
 
 
-def test_the_words_are_explained() -> None:
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_words_are_explained(name: str) -> None:
     """README.md has each phase, tensor and cause that the public cases do not have."""
     words = set(re.findall(r"`([^`]+)`", (HERE / "README.md").read_text(encoding="utf-8")))
     words |= {row["cause_word"] for row in _rows("public_cases.jsonl")}
     for key in ("phase", "tensor", "cause_word"):
-        assert {row[key] for row in TRUTH.values()} <= words, key
+        assert {row[key] for row in TRUTH[name].values()} <= words, key
 
 
-@pytest.mark.parametrize("row", DIED[::8], ids=lambda row: str(row["id"]))
+@pytest.mark.parametrize(
+    "row", [*DIED["died"][::8], *DIED["died_2"][::6]], ids=lambda row: str(row["id"])
+)
 def test_a_run_file_goes_with_each(row: dict[str, Any]) -> None:
     """Its need can be estimated."""
     assert estimate(row["config"]).allocated_bytes > 0

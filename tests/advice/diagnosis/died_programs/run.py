@@ -4,6 +4,7 @@
 
 Needs a GPU, torch and the tools; nothing of this package. Each run is a fork in a PID namespace of
 its own where that is allowed, so that torch's message lists no process of another case.
+The draw is died_draw.jsonl, or the file that DRAW names.
 """
 
 import json
@@ -23,7 +24,7 @@ TRIES = 5
 
 def cases():
     """The draw."""
-    with open(os.path.join(HERE, "..", "died_draw.jsonl")) as f:
+    with open(os.path.join(HERE, "..", os.environ.get("DRAW", "died_draw.jsonl"))) as f:
         return [json.loads(line) for line in f]
 
 
@@ -37,7 +38,18 @@ def settings(case, number):
     return {"ARGS": json.dumps(args), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
-def save_models(drawn):
+def save_checkpoint(torch, model, name, path):
+    """What a script of its own saves to go on later: fp32 weights and the optimizer's states."""
+    model, sgd = model.float(), {"lr": 1e-2, "momentum": 0.95}
+    kind, kwargs = (torch.optim.SGD, sgd) if name == "sgd" else (torch.optim.AdamW, {"lr": 3e-4})
+    optimizer = kind(model.parameters(), **kwargs)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+
+
+def save_models(drawn, resumed):
     """Each model once, with random weights in bf16."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -48,6 +60,8 @@ def save_models(drawn):
         with torch.device(os.environ.get("DEVICE", "cuda")):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         model.save_pretrained(f"{MODELS}/{name}", max_shard_size="50GB")
+        if name in resumed:
+            save_checkpoint(torch, model, resumed[name], f"{MODELS}/{name}/checkpoint.pt")
         print(name, sum(p.numel() for p in model.parameters()), flush=True)
         del model
 
@@ -131,8 +145,8 @@ def hits(case, phase):
         return word == {"first optimizer step": "optimizer"}.get(target, target[6:]) and step == 1
     if target == "second step":
         return word in inside and step == 2
-    if target == "evaluation":
-        return word == "evaluation"
+    if target in ("evaluation", "generation"):
+        return word == target
     if target == "save":
         return word == "after" and step == len(lengths)
     if target == "longer batch" and case["tool"].startswith("trl"):
@@ -140,7 +154,7 @@ def hits(case, phase):
     if target == "longer batch":
         return word in inside and step == lengths.index(max(lengths)) + 1
     if target == "second process":
-        return word in inside and step == 1
+        return word == "generation" or (word in inside and step == 1)
     return word in inside
 
 
@@ -227,11 +241,11 @@ def needs(case):
     eval_ = case["args"].get("eval") or {}
     if case["phase"] == "evaluation":
         tokens = max(tokens, 16 * 2048 * (6 if eval_.get("keep_logits") else 2))
-    return (
-        6e9
-        + tokens * m["vocab_size"] * 14
-        + tokens * m["hidden_size"] * m["num_hidden_layers"] * 60
-    )
+    width = m.get("hidden_size", m.get("n_embd"))
+    depth = m.get("num_hidden_layers", m.get("n_layer"))
+    tokens *= 4 if case["tool"] == "trl-dpo" else 1  # two answers, and their logits in fp32
+    tokens *= 2 if "num_experts" in m else 1
+    return 6e9 + tokens * m["vocab_size"] * 14 + tokens * width * depth * 60
 
 
 def main():
@@ -254,7 +268,8 @@ def main():
     if drawn:
         pid = os.fork()
         if pid == 0:
-            save_models(drawn)
+            resumed = [c for c in rows if c["args"].get("resume")]
+            save_models(drawn, {c["model"]: c["args"]["optimizer"] for c in resumed})
             os._exit(0)
         os.waitpid(pid, 0)
     print("models saved", round(time.time() - start, 1), flush=True)

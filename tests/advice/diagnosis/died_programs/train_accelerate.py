@@ -61,9 +61,8 @@ def training_function():
             model.parameters(), lr=1e-4, relative_step=False, scale_parameter=False
         )
     else:
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=2e-5, fused=args.optimizer == "adamw_fused"
-        )
+        fused = {"adamw_fused": True, "adamw_foreach": None}.get(args.optimizer, False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=fused)
     scheduler = get_linear_schedule_with_warmup(optimizer, 0, len(train))
     model, optimizer, train, scheduler = accelerator.prepare(model, optimizer, train, scheduler)
     model.train()

@@ -1,4 +1,4 @@
-"""Fine-tune with TRL: SFT or DPO."""
+"""Fine-tune with TRL: SFT, DPO or GRPO."""
 
 import json
 import os
@@ -35,6 +35,11 @@ def words(count):
     return " ".join(f"w{rng.randrange(4, 2000)}" for _ in range(count))
 
 
+def short_answers(completions, **_):
+    """A reward."""
+    return [-float(len(answer)) for answer in completions]
+
+
 def main():
     """Load, train."""
     model = AutoModelForCausalLM.from_pretrained(
@@ -43,13 +48,16 @@ def main():
     if args.kind == "sft":
         rows = [{"input_ids": [rng.randrange(4, 2000) for _ in range(n)]} for n in args.lengths]
         config, trainer = trl.SFTConfig, trl.SFTTrainer
+    elif args.kind == "grpo":
+        rows = [{"prompt": words(n)} for n in args.lengths]
+        config, trainer = trl.GRPOConfig, trl.GRPOTrainer
     else:
         rows = [
             {"prompt": words(64), "chosen": " " + words(n), "rejected": " " + words(n)}
             for n in args.lengths
         ]
         config, trainer = trl.DPOConfig, trl.DPOTrainer
-    extra = {}
+    extra = {"reward_funcs": short_answers} if args.kind == "grpo" else {}
     if args.eval_lengths:
         extra["eval_dataset"] = Dataset.from_list(
             [{"input_ids": [rng.randrange(4, 2000) for _ in range(n)]} for n in args.eval_lengths]

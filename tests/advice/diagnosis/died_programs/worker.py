@@ -24,7 +24,7 @@ class Phases:
             False  # inside an optimizer's step, whose closure may be forward and backward
         )
         self.peaks, self.order, self.marks = {}, [], [(0, "loading")]
-        self.trained = False
+        self.trained = self.generates = False
 
     def close(self):
         """Adds the peak of the phase that ends."""
@@ -77,7 +77,7 @@ def around(owner, name, before, after):
     setattr(owner, name, classmethod(watched) if bound else watched)
 
 
-def watch(phases, kind):
+def watch(phases, kind, program):
     """Puts marks around loading, forward, backward and the optimizer step."""
     import importlib
 
@@ -103,13 +103,17 @@ def watch(phases, kind):
     kind = kind.removesuffix("_text")
     module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
     names = [
-        n for n in vars(module) if n.endswith(("ForCausalLM", "TextModel", kind.title() + "Model"))
+        n
+        for n in vars(module)
+        if n.endswith(("ForCausalLM", "LMHeadModel", "TextModel", kind.title() + "Model"))
     ]
 
     def forward(args):
         if torch.is_grad_enabled():
             phases.trained = True
             phases.mark(f"forward {phases.steps + 1}")
+        elif phases.generates or phases.now == "generation":
+            phases.mark("generation")
         elif phases.trained:
             phases.mark("evaluation")
 
@@ -128,6 +132,15 @@ def watch(phases, kind):
             word = "optimizer" if phases.stepping else "between"
             phases.mark(f"{word} {phases.steps + 1}")
 
+    from transformers import GenerationMixin
+
+    phases.generates = program == "generate.py"  # whose loop by hand calls the model alone
+    around(
+        GenerationMixin,
+        "generate",
+        lambda _: phases.mark("generation"),
+        lambda: phases.mark(f"after {phases.steps}"),
+    )
     import torch.autograd
 
     around(torch.autograd, "_engine_run_backward", backward, done)
@@ -144,6 +157,15 @@ def watch(phases, kind):
 
     register_optimizer_step_pre_hook(step)
     register_optimizer_step_post_hook(stepped)
+
+
+def name_anything():
+    """Some versions of pyarrow have tables that datasets cannot pickle to give them a name."""
+    import uuid
+
+    from datasets.fingerprint import Hasher
+
+    Hasher.hash = classmethod(lambda *_: uuid.uuid4().hex)
 
 
 def outermost(error):
@@ -222,7 +244,9 @@ def run(case, cap, path, record):
             torch.cuda.memory._record_memory_history(
                 context="alloc", stacks=record, max_entries=400_000
             )
-    watch(phases, case["config"]["model"]["config"]["model_type"])
+    watch(phases, case["config"]["model"]["config"]["model_type"], case["program"])
+    if case["tool"].startswith("trl"):
+        name_anything()
     sys.argv = [path]
     sys.path.insert(0, os.path.dirname(path))
     try:
