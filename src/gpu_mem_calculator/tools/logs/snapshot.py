@@ -19,8 +19,11 @@ from .pickled import DeviceTrace, SnapshotError, SnapshotReader
 BEGIN = "GPU {} in torch's memory snapshot: "
 MOST_BLOCKS = 4 * 10**6
 MOST_GROUPS, MOST_FRAMES, SHOWN = 5, 200, 200  # shown; of a stack; characters of a name
-INSIDE = re.compile(r"^(?:void |auto )?(?:c10|at|torch::(?:unwind|CapturedTraceback))::|[aA]lloc")
-"""Frames of C++ that every allocation has."""
+INSIDE = re.compile(
+    r"^(?:void |auto )?(?:c10|at|torch::(?:unwind|CapturedTraceback))::|::gather_with_cpp"
+    r"|(?<!std::)[aA]lloc"
+)
+"""Frames of C++ that every allocation has; std::allocator stands in what an operator takes."""
 
 
 def _whole(given: Mapping[str, Any], key: str) -> int:
