@@ -37,7 +37,7 @@ def test_the_error_is_explained_and_raised_again(capsys: pytest.CaptureFixture[s
     with pytest.raises(OutOfMemoryError), explain_oom(RUN):
         cross_entropy()
     printed = capsys.readouterr().err
-    assert printed.startswith("certain: the logits of the whole vocabulary did not fit"), printed
+    assert printed.startswith("\ncertain: the logits of the whole vocabulary did not fit"), printed
     assert "4 × 1,024 tokens × 151,936 logits × 4 bytes" in " ".join(printed.split())
 
 
@@ -113,7 +113,7 @@ def test_a_history_of_another_form_is_left_out(
     monkeypatch.setitem(sys.modules, "torch", torch)
     with pytest.raises(OutOfMemoryError), explain_oom(RUN):
         cross_entropy()
-    assert capsys.readouterr().err.startswith("certain:")
+    assert capsys.readouterr().err.startswith("\ncertain:")
 
 
 DIES = """

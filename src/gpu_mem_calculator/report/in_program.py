@@ -49,9 +49,11 @@ def explain_oom(run: Anything | None = None) -> Iterator[None]:
 
 
 def explain(error: BaseException, run: Anything | None = None) -> None:
-    """Print the diagnosis of an error, where it is of memory and no other rank has printed it."""
+    """Print the diagnosis of an error, where it is of memory and no other rank has printed it; on
+    lines of its own, as a progress bar ends no line.
+    """
     if is_out_of_memory(error) and is_first():
-        print(explanation(error, run), file=sys.stderr, flush=True)
+        print(f"\n{explanation(error, run)}", file=sys.stderr, flush=True)
 
 
 def oom_callback(run: Anything | None = None) -> Any:
