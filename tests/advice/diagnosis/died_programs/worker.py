@@ -20,9 +20,8 @@ class Phases:
     def __init__(self, torch):
         self.torch, self.real = torch, torch.cuda.is_available()
         self.now, self.steps, self.loads, self.depth = "loading", 0, 0, 0
-        self.stepping = (
-            False  # inside an optimizer's step, whose closure may be forward and backward
-        )
+        # Inside an optimizer's step, whose closure may be forward and backward
+        self.stepping = False
         self.peaks, self.order, self.marks = {}, [], [(0, "loading")]
         self.trained = self.generates = False
 
@@ -102,11 +101,8 @@ def watch(phases, kind, program):
     around(torch.nn.Module, "to", move, phases.started)
     kind = kind.removesuffix("_text")
     module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
-    names = [
-        n
-        for n in vars(module)
-        if n.endswith(("ForCausalLM", "LMHeadModel", "TextModel", kind.title() + "Model"))
-    ]
+    ends = ("ForCausalLM", "LMHeadModel", "TextModel", kind.title() + "Model")
+    names = [n for n in vars(module) if n.endswith(ends)]
 
     def forward(args):
         if torch.is_grad_enabled():
@@ -135,12 +131,8 @@ def watch(phases, kind, program):
     from transformers import GenerationMixin
 
     phases.generates = program == "generate.py"  # whose loop by hand calls the model alone
-    around(
-        GenerationMixin,
-        "generate",
-        lambda _: phases.mark("generation"),
-        lambda: phases.mark(f"after {phases.steps}"),
-    )
+    generation = lambda _: phases.mark("generation")  # noqa: E731
+    around(GenerationMixin, "generate", generation, lambda: phases.mark(f"after {phases.steps}"))
     import torch.autograd
 
     around(torch.autograd, "_engine_run_backward", backward, done)
@@ -161,11 +153,9 @@ def watch(phases, kind, program):
 
 def name_anything():
     """Some versions of pyarrow have tables that datasets cannot pickle to give them a name."""
-    import uuid
+    from datasets import fingerprint
 
-    from datasets.fingerprint import Hasher
-
-    Hasher.hash = classmethod(lambda *_: uuid.uuid4().hex)
+    fingerprint.Hasher.hash = classmethod(lambda *_: os.urandom(16).hex())
 
 
 def outermost(error):
