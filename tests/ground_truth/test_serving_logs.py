@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.advice.diagnosis.parts import part_rows
+from gpu_mem_calculator.advice.diagnosis.part_rows import part_rows
 from gpu_mem_calculator.lab.backtest.rows import read_rows
 from gpu_mem_calculator.lab.backtest.score import BacktestReport, backtest
 

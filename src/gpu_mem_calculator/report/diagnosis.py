@@ -7,13 +7,22 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from ..advice.diagnosis.diagnosis import BYTES, CERTAIN, LIKELY, Cause, Diagnosis, PrintedPart
+from ..advice.diagnosis.diagnosis import (
+    BYTES,
+    CERTAIN,
+    LIKELY,
+    Advice,
+    Cause,
+    Diagnosis,
+    PrintedPart,
+)
 from ..tools.logs.figure import Figure
 from ..tools.logs.read import SET_UP, LogLine
 from .lines import BAD, BOLD, DIM, WARN, WIDTH, Line, columns, line, size, wrap_lines
 
 STYLES = {CERTAIN: BAD, LIKELY: BAD}
 MOST_READ = 6  # lines that were read are shown
+OURS = "--set "  # words of a run file, which no other tool has
 MOST_PARTS = 8  # rows of printed and estimated figures
 UNKNOWN = "cannot tell why it died: nothing in the text says it"
 
@@ -29,12 +38,10 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
     yield from _part_lines(found.parts)
     if found.remedies:
         yield line()
-        yield line("what helps, the cheapest first", BOLD)
+        fits = any(one.fits for one in found.remedies)
+        yield line("what helps, the cheapest first" + ("; * fits, by an estimate" * fits), BOLD)
         for number, remedy in enumerate(found.remedies, 1):
-            verified = " (estimated: it then fits)" if remedy.fits else ""
-            yield from wrap_lines(f"  {number}. ", remedy.sentence + verified)
-            if remedy.command:
-                yield from wrap_lines("     ", remedy.command, DIM)
+            yield from _remedy_lines(number, remedy)
     if found.question:
         yield line()
         yield from wrap_lines("", found.question, WARN)
@@ -58,6 +65,25 @@ def _cause_lines(found: Diagnosis) -> Iterator[Line]:
         yield from wrap_lines("", "; ".join(where))
     for other in found.others:
         yield from wrap_lines("or, ", f"{other.certainty}: {other.sentence}", DIM)
+
+
+def _remedy_lines(number: int, remedy: Advice) -> Iterator[Line]:
+    """A remedy in two rows: what to change, as far as it has room, and the words to paste. Ours are
+    left out where they are long; `--format json` has them.
+    """
+    label, words = f"  {number}.{'*' if remedy.fits else ' '}", remedy.command
+    if words.startswith(OURS) and len(words) > WIDTH - len(label):
+        words = ""
+    sentence = remedy.sentence
+    if words:
+        clauses = sentence.split("; ")
+        while len("; ".join(clauses)) > WIDTH - len(label) - 3 and len(clauses) > 1:
+            clauses.pop()
+        kept = "; ".join(clauses)
+        sentence = kept if kept == sentence else f"{kept}; …"
+    yield from wrap_lines(f"{label} ", sentence)
+    if words:
+        yield from wrap_lines(" " * (len(label) + 1), words, DIM)
 
 
 def _read_lines(found: Diagnosis) -> Iterator[Line]:

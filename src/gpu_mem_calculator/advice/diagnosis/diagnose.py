@@ -126,10 +126,12 @@ def _remedies(
         return
     if estimate is not None and run is not None and estimate.result.verdict == SHORT:
         from .own_words import changed_words  # no format is written where no run is known
+        from .program_words import program_words
 
         for words, settings, fits in _estimated_changes(estimate):
-            own = changed_words(run, settings) or " ".join(f"--set {one}" for one in settings)
-            yield Advice(sentence=words, command=own, fits=fits)
+            own = changed_words(run, settings) or program_words(run, settings)
+            ours = " ".join(f"--set {one}" for one in settings)
+            yield Advice(sentence=words, command=own or ours, fits=fits)
     yield from (Advice(sentence=sentence) for sentence in cause.advice)
 
 
