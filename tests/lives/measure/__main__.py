@@ -31,7 +31,7 @@ from .inputs import save_checkpoint
 
 HERE = Path(__file__).parents[1]
 LONGEST = 170.0  # seconds of one process
-GPU, HOST, DISK = 112e9, 100e9, 46e9  # what the lives of one time may take together
+GPU, HOST, DISK = 125e9, 100e9, 46e9  # what the lives of one time may take together
 BASE = ("torch", "transformers", "accelerate", "torch.distributed.fsdp", "transformers.trainer")
 AHEAD: tuple[tuple[str, ...], ...] = ((*BASE, "peft"), BASE, BASE[:2])
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed")
@@ -210,7 +210,8 @@ def run(rows: list[Row], args: Any, write: Callable[[Row], None]) -> None:
     ahead = import_ahead()
     print(f"imported ahead after {time.monotonic() - begin:.0f} s: {ahead}", flush=True)
     root = Path(tempfile.mkdtemp(prefix="lives-", dir=args.work))
-    waiting, running = list(rows), list[Task]()
+    waiting = sorted(rows, key=lambda row: -rough_needs(row)[0])
+    running = list[Task]()
     needed = any(row["config"].get("engine", {}).get("type") == "deepspeed" for row in rows)
     adam = fork(engines.compile_adam) if needed else 0
     while waiting or running:

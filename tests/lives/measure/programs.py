@@ -143,9 +143,9 @@ def begin(row: Row, path: Path, phases: Phases) -> Any:
     settings = program.get("env", {}).get("PYTORCH_CUDA_ALLOC_CONF")
     if settings and phases.real:
         torch._C._accelerator_setAllocatorSettings(settings)
-    phases.note("start")
+    phases.note("before_imports")
     import_tool(program)
-    phases.note("imported")
+    phases.note("start")
     if phases.real:
         torch.cuda.init()
         torch.cuda.synchronize()
