@@ -8,7 +8,7 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
 from gpu_mem_calculator.estimates.life import FIRST, STEADY, PhaseMemory, node_memory, on_node
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.run.phases import EVALUATION, LOADING, STARTUP
+from gpu_mem_calculator.run.phases import EVALUATION, LOADING, MERGING, RESUMING, SAVING, STARTUP
 
 LOADS = PhaseMemory(name=LOADING, gpu_bytes=0, host_bytes=100 * GIB, process_bytes=0, file_bytes=9)
 OFFLOADS = {
@@ -61,7 +61,29 @@ def test_the_phases_are_in_order() -> None:
     """Loading, start-up, the first step, the others, and an evaluation where there is one."""
     run = {"model": {"name": "gpt2"}, "training": {"evaluation": {"batch_size": 64}}}
     found = estimate(run)
-    assert [one.name for one in found.phases] == [LOADING, STARTUP, FIRST, STEADY, EVALUATION]
-    evaluation = found.phases[-1]
+    steps = [LOADING, STARTUP, FIRST, STEADY, EVALUATION]
+    assert [one.name for one in found.phases if one.asked] == [*steps, SAVING]
+    evaluation = next(one for one in found.phases if one.name == EVALUATION)
     assert evaluation.gpu_bytes == max(one.gpu_bytes for one in found.phases)
     assert evaluation.gpu_bytes == found.allocated_bytes
+
+
+def test_a_checkpoint_takes_host_memory_on_rank_0() -> None:
+    """The whole model's tensors, once for a node; resuming on one GPU holds the states there."""
+    model = {"model": {"name": "llama3.2-1b"}, "training": {"precision": "fp32"}}
+    found = estimate({**model, "hardware": {"gpu": "h200", "num_gpus": 8}})
+    phases = {one.name: one for one in found.phases}
+    beside = phases[SAVING].host_bytes - phases[STEADY].host_bytes
+    assert beside == 4 * found.num_parameters
+    alone = {one.name: one for one in estimate({**model, "hardware": {"gpu": "h200"}}).phases}
+    states = alone[RESUMING].host_bytes - alone[STEADY].host_bytes
+    assert states == pytest.approx(8 * found.num_parameters, rel=1e-3)
+    assert not alone[RESUMING].asked
+
+
+def test_adapters_are_merged_one_projection_after_the_other() -> None:
+    """The product of a projection's adapters in fp32, and the same times the scale."""
+    lora = {"r": 8, "target_modules": ["q_proj"], "adapter_dtype": "fp32"}
+    run = {"model": {"name": "llama3.2-1b"}, "training": {"lora": lora}}
+    phases = {one.name: one for one in estimate(run).phases}
+    assert phases[MERGING].gpu_bytes - phases[SAVING].gpu_bytes == 2 * 4 * 2048 * 2048

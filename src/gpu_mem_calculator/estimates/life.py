@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ..ledger.units import GIB, gib
-from ..run.phases import DECODE, EVALUATION, LOADING, PREFILL, SAVING, STARTUP, LifePhase
+from ..run.engine_row import REPLICATE, EngineRow
+from ..run.phases import (
+    DECODE,
+    EVALUATION,
+    LOADING,
+    MERGING,
+    PREFILL,
+    RESUMING,
+    SAVING,
+    STARTUP,
+    LifePhase,
+)
 from ..training.engines import engine_row
 from .fit_verdict import FITS, SHORT, UNSURE
 
@@ -31,6 +42,8 @@ TITLES = {
     STEADY: STEADY,
     EVALUATION: "evaluation",
     SAVING: "saving",
+    RESUMING: "resuming",
+    MERGING: "merging",
     PREFILL: "prefill",
     DECODE: "decode",
 }
@@ -41,6 +54,8 @@ WHEN = {
     STEADY: "in each step",
     EVALUATION: "in the evaluation",
     SAVING: "while it is saved",
+    RESUMING: "while it is resumed",
+    MERGING: "while adapters are merged",
     PREFILL: "in prefill",
     DECODE: "while it decodes",
 }
@@ -53,6 +68,7 @@ class PhaseMemory(Struct, frozen=True, kw_only=True):
     - gpu_bytes: torch's peak on the busiest GPU
     - host_bytes: of a node, what cannot be taken back; file_bytes: pages of files on it
     - process_bytes: of the first rank's process, with the files' pages
+    - asked: whether the run does it; else it takes this if it does, and the verdict leaves it out
     """
 
     name: str
@@ -60,6 +76,7 @@ class PhaseMemory(Struct, frozen=True, kw_only=True):
     host_bytes: int
     process_bytes: int
     file_bytes: int = 0
+    asked: bool = True
 
 
 class NodeMemory(Struct, frozen=True, kw_only=True):
@@ -100,14 +117,14 @@ def life(figures: Figures) -> list[PhaseMemory]:
 
 def node_memory(phases: list[PhaseMemory], node_bytes: int | None) -> NodeMemory:
     """The verdict on a node's memory."""
-    most = max(phases, key=lambda one: one.host_bytes)
+    most = max((one for one in phases if one.asked), key=lambda one: one.host_bytes)
     taken, word = most.host_bytes, None
     if node_bytes is not None:
         sure = taken * (1 + MARGIN) <= node_bytes
         word = SHORT if taken > node_bytes else FITS if sure else UNSURE
     return NodeMemory(
         bytes_per_node=taken,
-        file_bytes_per_node=max(one.file_bytes for one in phases),
+        file_bytes_per_node=max(one.file_bytes for one in phases if one.asked),
         phase=most.name,
         node_bytes=node_bytes,
         verdict=word,
@@ -125,15 +142,8 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
     resolved = figures.resolved
     ranks = resolved.hardware.gpus_per_node
     libraries = resolved.host_libraries[1]
-    loaded = loaded_phase(figures)
-    if loaded is not None:
-        yield PhaseMemory(
-            name=loaded.name,
-            gpu_bytes=loaded.gpu_bytes,
-            host_bytes=loaded.rank_bytes * ranks + loaded.first_bytes,
-            process_bytes=loaded.rank_bytes + loaded.first_bytes + loaded.file_bytes,
-            file_bytes=loaded.file_bytes,
-        )
+    for found in _loading(figures):
+        yield _memory(found, ranks)
     every = {i.phase for i in figures.ledgers[figures.busiest].instants if i.present}
     steps = every - {STARTUP, *MARKS}
 
@@ -159,6 +169,9 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
         yield memory(STEADY, later, steps, figures.evicted)
     for phase in (one for one in MARKS if one in every):
         yield memory(phase, _beside(figures, phase), {phase})
+    for found in _checkpoints(figures):
+        if found.name not in every:
+            yield _memory(found, ranks, libraries, asked=found.name == SAVING)
 
 
 def _step_peaks(figures: Figures) -> tuple[int, int]:
@@ -181,14 +194,45 @@ def _beside(figures: Figures, phase: str) -> int:
     return max(one.peak_bytes for one in found)
 
 
-def loaded_phase(figures: Figures) -> LifePhase | None:
-    """The loading of a checkpoint by transformers; None where the engine has its own way."""
+def _memory(found: LifePhase, ranks: int, libraries: int = 0, *, asked: bool = True) -> PhaseMemory:
+    """A phase beside the steps, on a node with some ranks."""
+    each = found.rank_bytes + libraries
+    return PhaseMemory(
+        name=found.name,
+        gpu_bytes=found.gpu_bytes,
+        host_bytes=each * ranks + found.first_bytes,
+        process_bytes=each + found.first_bytes + found.file_bytes,
+        file_bytes=found.file_bytes,
+        asked=asked,
+    )
+
+
+def _by_transformers(figures: Figures) -> EngineRow | None:
+    """The engine's row where transformers loads and saves; None where the engine has its own way,
+    or what is trained is no model of transformers.
+    """
+    run = figures.resolved.run
+    if run.record is not None or run.new_tokens is not None:
+        return None
+    row = engine_row(figures.resolved.engine.name)
+    return None if row.megatron else row
+
+
+def _loading(figures: Figures) -> Iterator[LifePhase]:
     from ..training.life.loading import loading
 
-    resolved = figures.resolved
-    if resolved.run.record is not None or resolved.run.new_tokens is not None:
-        return None
-    row = engine_row(resolved.engine.name)
-    if row.megatron:
-        return None
-    return loading(resolved.run, row.precision(resolved.run))
+    row, run = _by_transformers(figures), figures.resolved.run
+    if row is not None:
+        yield loading(run, row.precision(run))
+
+
+def _checkpoints(figures: Figures) -> Iterator[LifePhase]:
+    """Saving, resuming, and merging adapters."""
+    from ..training.life.checkpoints import merging, resuming, saving
+
+    row, run = _by_transformers(figures), figures.resolved.run
+    if row is not None:
+        precision, ledger = row.precision(run), figures.ledgers[figures.busiest]
+        saved = saving(run, row, precision, ledger)
+        rest = resuming(run, precision, ledger) if row.ranks == REPLICATE else None
+        yield from filter(None, (saved, rest, merging(run, ledger)))

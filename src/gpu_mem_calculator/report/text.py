@@ -79,7 +79,8 @@ def phases_table(phases: Sequence[PhaseMemory], node: NodeMemory) -> Iterator[Li
         sizes = (one.gpu_bytes, one.host_bytes, one.file_bytes)
         cells = "".join(gib(size, 2).rjust(FIGURE) if size else "-".rjust(FIGURE) for size in sizes)
         bar = "█" * round(BAR * one.gpu_bytes / max(highest, 1))
-        yield [(f"  {TITLES[one.name]:<{NAME - 2}}{cells}", ""), (f" {bar}", "")]
+        title = TITLES[one.name] if one.asked else f"({TITLES[one.name]})"
+        yield [(f"  {title:<{NAME - 2}}{cells}", "" if one.asked else DIM), (f" {bar}", "")]
     yield line("  GPU: tensors on the busiest; host: of a node, and pages of files, which", DIM)
     has = "" if node.node_bytes is None else f"; a node has {gib(node.node_bytes, 1)}"
     yield line(f"  the kernel takes back where memory is short{has}", DIM)

@@ -1,6 +1,7 @@
 """The phases of a run: start-up, then forward, backward and optimizer in every step of training, or
 prefill and decode in generation. A policy's step may begin with a generation, and any may be
-followed by an evaluation and a save. Before start-up a checkpoint is loaded.
+followed by an evaluation and a save. Before start-up a checkpoint is loaded;
+a run can be resumed, and its adapters merged.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ LOADING = "loading"
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 PREFILL, DECODE = "prefill", "decode"
 GENERATION, EVALUATION, SAVING = "generation", "evaluation", "saving"
+RESUMING, MERGING = "resuming", "merging"
 
 
 class LifePhase(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.life import FIRST, STEADY
-from ...run.phases import EVALUATION, LOADING, SAVING, STARTUP
+from ...run.phases import EVALUATION, LOADING, MERGING, RESUMING, SAVING, STARTUP
 
 TRAINED, HOST = "trained", ".host"  # the phase that every life has; the end of a host's phase
 # By a measured phase's name: ours that it is.
@@ -20,9 +20,11 @@ PHASES = {
     "evaluated": (EVALUATION,),
     "saved_model": (SAVING,),
     "saved_optimizer": (SAVING,),
+    "resumed": (RESUMING,),
+    "merged": (MERGING,),
 }
 # What a program does beside training, by the phase that it was measured in.
-DOES = {"evaluated": "evaluates", "saved_model": "saves"}
+DOES = {"evaluated": "evaluates"}
 
 
 def is_life(phases: Iterable[str]) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ....ledger.ledger import Ledger
-from ....ledger.num import EMPTY, Bytes, sized, smaller
-from ....ledger.source import code
-from ....run.run import BASE, COPY, Precision, Run
+from ....ledger.num import EMPTY
+from ....run.run import BASE, COPY, Run
+from ...life.checkpoints import SAVED, file_bytes
 from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
@@ -18,26 +18,13 @@ from ...step.between_steps import with_saving
 from ...step.block_events import block_runs
 from ...step.instants import step, with_old_gradients
 from ...step.layer_groups import layer_groups
-from ...step.weights import base_bytes, trained_bits, trained_total
+from ...step.weights import trained_bits
 from ...step.workspaces import workspace_entries
 from .instants import with_first_step
 from .options import PRECISIONS, option
 from .startup import startup_instants
 from .states import state_entries, tower_gradients, weight_gradients
 from .stream import BucketStreamWriter
-
-FILE_BYTES = 50 * 10**9  # transformers 5.17.0 modeling_utils.py save_pretrained: max_shard_size
-SAVED_CODE = code(
-    "transformers 5.17.0 modeling_utils.py save_pretrained: files of at most 50 GB; "
-    "safetensors torch.py save_file: a file's bytes on the host"
-)
-
-
-def saved_bytes(run: Run, precision: Precision) -> Bytes:
-    """Bytes of the largest file: of the adapters, where there are any, else of the weights."""
-    if run.adapter is not None:
-        return sized(trained_total(run), trained_bits(run, precision))
-    return smaller(base_bytes(run, precision), sized(FILE_BYTES, 8))
 
 
 def ledger(run: Run) -> Ledger:
@@ -82,4 +69,4 @@ def ledger(run: Run) -> Ledger:
         from ...step.evaluation import with_evaluation
 
         whole_step = with_evaluation(run, setting, run.evaluation, whole_step)
-    return with_saving(run, whole_step, EMPTY, saved_bytes(run, precision), SAVED_CODE)
+    return with_saving(run, whole_step, EMPTY, file_bytes(run, precision), SAVED)
