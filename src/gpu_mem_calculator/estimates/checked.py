@@ -17,6 +17,7 @@ from ..runfile.read import with_settings
 from ..runfile.resolve.hardware import find_hardware
 from ..runfile.text.errors import InputError
 from ..tools.read import Asked, Door, read_all
+from ..tools.reading.node_memory import NODE_KEYS, least_section
 from ..tools.reading.reading import RUN_FILE, Reading
 from ..tools.reading.tools import CARD_KEYS, UnknownToolError
 from ..tools.translation.tools import TOOLS
@@ -203,8 +204,10 @@ def _of_run(reading: Reading, question: CheckQuestion) -> dict[str, Any]:
     own = dict(reading.run.get("hardware") or {})
     if given.keys() & CARD_KEYS:
         own = {key: value for key, value in own.items() if key not in CARD_KEYS}
-    named = own.keys() & CARD_KEYS or reading.card is not None
-    return {**({} if named else machine), **own, **given}
+    here = {} if own.keys() & CARD_KEYS or reading.card is not None else machine
+    node = {} if "node_memory_gb" in given else least_section(here, own)
+    without = {key: value for key, value in own.items() if key not in NODE_KEYS}
+    return {**here, **without, **node, **given}
 
 
 def _no_card(reading: Reading) -> Limit:

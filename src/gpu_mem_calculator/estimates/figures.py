@@ -126,4 +126,5 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def node(self) -> NodeMemory:
         """What the run takes of a node's memory, in the phase that takes most."""
-        return node_memory(self.life, self.resolved.hardware.node_bytes)
+        hardware = self.resolved.hardware
+        return node_memory(self.life, hardware.node_bytes, hardware.node_read_from)

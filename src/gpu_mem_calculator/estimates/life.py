@@ -83,7 +83,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     """The memory of a node: the phase that takes most, what it has, and the verdict.
 
     - bytes_per_node: what cannot be taken back; file_bytes_per_node: pages of files besides
-    - node_bytes: what a node has, None where nobody says it
+    - node_bytes: what a node has, None where nobody says it; read_from: where it is said
     - verdict: None where it is not known what a node has
     """
 
@@ -91,6 +91,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     file_bytes_per_node: int
     phase: str
     node_bytes: int | None = None
+    read_from: str = ""
     verdict: str | None = None
 
     @property
@@ -104,8 +105,9 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """`122 GiB of host RAM a node at start-up, of 128`."""
-        has = "" if self.node_bytes is None else f", of {gib(self.node_bytes, 0)}"
+        """`122 GiB of host RAM a node at start-up, of 128 (--mem=128G)`."""
+        said = f" ({self.read_from})" if self.read_from else ""
+        has = "" if self.node_bytes is None else f", of {gib(self.node_bytes, 0)}{said}"
         when = WHEN[self.phase]
         return f"{gib(self.bytes_per_node, 0)} GiB of host RAM a node {when}{has}"
 
@@ -115,7 +117,9 @@ def life(figures: Figures) -> list[PhaseMemory]:
     return list(_phases(figures))
 
 
-def node_memory(phases: list[PhaseMemory], node_bytes: int | None) -> NodeMemory:
+def node_memory(
+    phases: list[PhaseMemory], node_bytes: int | None, read_from: str = ""
+) -> NodeMemory:
     """The verdict on a node's memory."""
     most = max((one for one in phases if one.asked), key=lambda one: one.host_bytes)
     taken, word = most.host_bytes, None
@@ -127,6 +131,7 @@ def node_memory(phases: list[PhaseMemory], node_bytes: int | None) -> NodeMemory
         file_bytes_per_node=max(one.file_bytes for one in phases if one.asked),
         phase=most.name,
         node_bytes=node_bytes,
+        read_from=read_from if node_bytes is not None else "",
         verdict=word,
     )
 

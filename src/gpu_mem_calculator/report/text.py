@@ -82,5 +82,7 @@ def phases_table(phases: Sequence[PhaseMemory], node: NodeMemory) -> Iterator[Li
         title = TITLES[one.name] if one.asked else f"({TITLES[one.name]})"
         yield [(f"  {title:<{NAME - 2}}{cells}", "" if one.asked else DIM), (f" {bar}", "")]
     yield line("  GPU: tensors on the busiest; host: of a node, and pages of files, which", DIM)
-    has = "" if node.node_bytes is None else f"; a node has {gib(node.node_bytes, 1)}"
-    yield line(f"  the kernel takes back where memory is short{has}", DIM)
+    yield line("  the kernel takes back where memory is short", DIM)
+    if node.node_bytes is not None:
+        said = f" ({node.read_from})" if node.read_from else ""
+        yield line(f"  a node has {gib(node.node_bytes, 1)}{said}", DIM)

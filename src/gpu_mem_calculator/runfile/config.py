@@ -264,6 +264,7 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     interconnect: Text | None = None
     nics_per_node: Count | None = None
     node_memory_gb: Positive | None = None
+    node_memory_read_from: Text | None = None
 
 
 class RunFile(Struct, kw_only=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from .text.errors import InputError, quoted
 
 LORA = "training.lora"
 PRECISION = "training.precision"
+NODE_MEMORY = "hardware.node_memory_gb"
 PROGRAM = "program"  # what is in it has the tool's own names
 # Sections of a run of each kind; a key without a section is looked for in these.
 TRAINED = ("model", "training", "parallelism", "engine", "hardware")
@@ -84,6 +85,8 @@ def with_setting(data: dict[str, Any], path: str, value: Any) -> None:
     path = path if "." in path else _with_section(path, serving=serving)
     for key, wanted in _meaning(path, value, serving=serving).items():
         _put(data, key, _counted_value(key, wanted))
+        if key == NODE_MEMORY:  # it no longer stands where it was read
+            data["hardware"].pop("node_memory_read_from", None)
     _add_defaults(data, path, value)
 
 

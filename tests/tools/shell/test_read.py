@@ -10,7 +10,7 @@ from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.tools.reading import tools
 from gpu_mem_calculator.tools.reading.command import Command
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
-from gpu_mem_calculator.tools.shell.read import main_command, read_script
+from gpu_mem_calculator.tools.shell.read import main_command, read_allocation, read_script
 from tests.tools.reading_of import readings_of
 
 NO_FILES = NamedFiles(folder=None)
@@ -294,3 +294,11 @@ def test_variables_in_front_of_a_script_are_its_own(tmp_path: Path) -> None:
     (found,) = readings_of(["MODEL=qwen2.5-0.5b", "bash", "s.sh", "512"], tmp_path)
     assert found.run["model"] == {"name": "qwen2.5-0.5b"}
     assert found.run["inference"]["max_seq_len"] == 512
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"), [("gpu:8", 8), ("gpu:4090:2", 2), ("gpu:4090", 1), ("gpu", 1)]
+)
+def test_a_number_alone_is_a_count(gres: str, gpus: int) -> None:
+    """Unless no node has as many."""
+    assert read_allocation(f"#SBATCH --gres={gres}\n").num_gpus == gpus

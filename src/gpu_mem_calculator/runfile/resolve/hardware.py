@@ -31,7 +31,8 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - card: the title of the card that the section names; "" where it gives a size alone
     - interconnect: the link that the section names; None where it names none
     - nics_per_node: ports to the network, where the section gives them
-    - node_bytes: memory of a node's host; None where nobody says it
+    - node_bytes: memory of a node's host; None where nobody says it; node_read_from: where it is
+      said
     """
 
     title: str
@@ -48,6 +49,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     interconnect: str | None = None
     nics_per_node: int | None = None
     node_bytes: int | None = None
+    node_read_from: str = ""
     assumed: tuple[str, ...] = ()
     named: bool = True  # whether the section says which card it is, or its memory
     counted: bool = True  # whether it, or the mesh, says how many there are
@@ -102,6 +104,7 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
         interconnect=config.interconnect,
         nics_per_node=config.nics_per_node,
         node_bytes=None if config.node_memory_gb is None else int(config.node_memory_gb * GIB),
+        node_read_from=config.node_memory_read_from or "",
         assumed=assumed,
         counted=bool(config.num_gpus or ranks or config.num_nodes or config.gpus_per_node),
         named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
+from ..reading.node_memory import docker_memory, least
 from ..releases.pins import image_releases
 from ..releases.release import Release
 from ..translation.arguments import tables
@@ -62,6 +63,7 @@ def without_container(command: Command) -> Command:
         why = "which program the image starts is not known; name it"
         raise InputError(f"{name} run {image}: {why}")
     devices = gpu_names(options.last("gpus") or "")
+    memory = docker_memory(options.last("memory") or "", "--memory")
     return replace(
         command,
         words=(*front, *rest),
@@ -70,6 +72,7 @@ def without_container(command: Command) -> Command:
         launcher="",
         release=image_release(image),
         devices=devices or command.devices,
+        node=least(memory, command.node),
         detached="detach" in options.given,
         given_by=f"{name} --gpus" if devices else command.given_by,
     )

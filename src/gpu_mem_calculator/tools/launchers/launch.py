@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..reading.node_memory import least, slurm_memory
 from ..reading.reading import Limit
 from . import accelerate, container, deepspeed
 from .launcher_options import LauncherOptions, split_options
@@ -40,7 +41,10 @@ def without_srun(command: Command) -> Command:
         count = gpus * (nodes or 1)
     given = {f"--{name.replace('_', '-')}": values[-1] for name, values in options.given.items()}
     started = _started(command, options, count, nodes)
-    return replace(started, card=slurm_card(given) or command.card)
+    memory = slurm_memory(given, gpus, each)
+    return replace(
+        started, card=slurm_card(given) or command.card, node=least(memory, command.node)
+    )
 
 
 def _started(

@@ -12,6 +12,7 @@ from msgspec import Struct
 from ...runfile.text.errors import InputError, quoted
 from ..launchers.container import entrypoint
 from ..reading.card import NamedCard
+from ..reading.node_memory import NamedMemory, kubernetes_memory
 from ..translation.arguments import tables
 
 # Resources that are GPUs, by the names that device plugins give them.
@@ -33,6 +34,7 @@ class Container(Struct, frozen=True, kw_only=True):
     - `given_by`: where they stand, also where their number is open; empty where it has none
     - `copies`: containers that belong to the same run, each on a node of its own
     - `card`: of its node, or its slice; None where the manifest says nothing of it
+    - `memory`: its limit; None where the manifest sets none
     - `profile`: of the MIG slice that it asks for; empty where it asks for a whole GPU
     - `slots`: a Pod, or the profiles of a compose file: what runs in one slot runs together
     - `devices`: the GPUs of a slot that it uses; empty where it uses the first ones
@@ -46,6 +48,7 @@ class Container(Struct, frozen=True, kw_only=True):
     given_by: str = ""
     copies: int = 1
     card: NamedCard | None = None
+    memory: NamedMemory | None = None
     profile: str = ""
     slots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -137,6 +140,11 @@ def gpus_of(resources: Any, where: str) -> tuple[int | None, str]:
             found = [whole_number(one, f"{where}.resources.{part}") for one in counts.values()]
             return sum(found), said
     return None, ""
+
+
+def memory_limit(resources: Any) -> NamedMemory | None:
+    """The memory that a container may take; what it requests is no limit."""
+    return kubernetes_memory(inside(resources, "limits", "memory"), "resources.limits.memory")
 
 
 def is_shared(resources: Any) -> bool:

@@ -27,6 +27,7 @@ from .containers import (
     inside,
     is_open,
     is_shared,
+    memory_limit,
     objects,
     referenced,
     section,
@@ -61,6 +62,7 @@ def ray_containers(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
             given_by=given_by or "engine_kwargs",
             copies=nodes,
             card=all_of([one for one in (own, pod_card(worker)) if one is not None]),
+            memory=memory_limit(containers[0].get("resources")) if containers else None,
         )
 
 
@@ -135,6 +137,7 @@ def pod_container(
         given_by=given_by,
         copies=copies,
         profile=resource_slice(resources),
+        memory=memory_limit(resources),
         devices=claims(resources) or (("0",) if is_shared(resources) else ()),
     )
 
@@ -242,6 +245,7 @@ def _served(name: str, spec: Mapping[str, Any]) -> Iterator[Container]:
         given_by=given_by,
         copies=_nodes(worker),
         profile=resource_slice(resources),
+        memory=memory_limit(resources),
     )
     yield from in_pod([container], predictor, name)
 

@@ -20,6 +20,7 @@ from ..launchers.launch import read_launch, within
 from ..reading.card import NamedCard, all_of, naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..reading.node_memory import NamedMemory, docker_memory, least
 from ..reading.reading import Limit, Reading
 from ..reading.tools import UnknownToolError, command_format, read_alone
 from ..shell.read import main_commands, read_script
@@ -37,6 +38,7 @@ from .containers import (
 )
 from .kubernetes import object_containers
 
+LIMIT = "deploy.resources.limits.memory"  # of a compose file; mem_limit is its older name
 EVERY = "compose"  # what runs without a profile
 MOST_COPIES = 16
 # $$, ${NAME}, ${NAME:-default} and $NAME; what a file .env sets is not read.
@@ -92,9 +94,16 @@ def _container(name: str, service: Mapping[str, Any], profiles: tuple[str, ...])
         num_gpus=len(devices) or None,
         given_by="devices" if asked else "",
         card=_placed(service),
+        memory=_memory(service),
         slots=(_profiles(service) or profiles) if asked else (),
         devices=devices,
     )
+
+
+def _memory(service: Mapping[str, Any]) -> NamedMemory | None:
+    """The memory that a service may take."""
+    keys = {LIMIT: inside(service, *LIMIT.split(".")), "mem_limit": service.get("mem_limit")}
+    return least(*(docker_memory(_filled(str(value)), key) for key, value in keys.items()))
 
 
 def _placed(service: Mapping[str, Any]) -> NamedCard | None:
@@ -228,6 +237,7 @@ def _with_gpus(command: Command, container: Container, *, alone: bool) -> Comman
         command,
         release=command.release or image_release(container.image),
         card=container.card or command.card,
+        node=least(container.memory, command.node),
         name=container.name if alone else f"{container.name}: {command.name}",
         slots=container.slots if alone else inner,
         devices=within(container.devices, command.devices) or container.devices,

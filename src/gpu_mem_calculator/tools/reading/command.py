@@ -10,6 +10,7 @@ from msgspec import Struct
 from ..releases.release import Release
 from .card import NamedCard
 from .named_files import NamedFiles
+from .node_memory import NamedMemory
 from .reading import Limit
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -28,6 +29,7 @@ class Command(Struct, frozen=True, kw_only=True):
     - `release`: the one that the tag of its image says; None where none says any
     - `assumed`: a sentence for each thing that a launcher or a shell script leaves open
     - `card`: what its launcher or its file says of the card; None where they say nothing
+    - `node`: what they say of a node's memory; None where they say nothing
     - `given_by`: where the number of GPUs stands, such as `nvidia.com/gpu: 2`
     - `name`: of the container, or the command itself, where there are several
     - `slots`: commands that run at the same time on one machine have a slot in common
@@ -49,6 +51,7 @@ class Command(Struct, frozen=True, kw_only=True):
     release: Release | None = None
     assumed: tuple[str, ...] = ()
     card: NamedCard | None = None
+    node: NamedMemory | None = None
     given_by: str = VISIBLE
     name: str = ""
     slots: tuple[str, ...] = ()

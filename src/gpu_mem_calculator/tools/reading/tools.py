@@ -111,6 +111,9 @@ def with_card(reading: Reading, command: Command) -> Reading:
     reading.name, reading.slots = command.name, command.slots
     reading.devices = _option_devices(command) or command.devices
     reading.limits += command.limits
+    if command.node is not None:
+        own = reading.run.get("hardware") or {}
+        reading.run["hardware"] = {**own, **command.node.hardware}
     card = reading.card = command.card
     if card is None:
         return reading

@@ -17,6 +17,7 @@ from ..launchers.slurm_cards import slurm_card
 from ..reading.card import NamedCard, naming_card
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..reading.node_memory import NamedMemory, least, slurm_memory
 from ..reading.reading import Limit
 from ..reading.tools import FORMATS, UnknownToolError, command_format
 from ..translation.arguments import tables
@@ -52,6 +53,7 @@ class Allocation(Struct, frozen=True):
     tasks_per_node: int | None = None
     gpus: int | None = None
     card: NamedCard | None = None
+    node: NamedMemory | None = None
 
     @property
     def num_gpus(self) -> int | None:
@@ -87,7 +89,9 @@ def read_allocation(text: str) -> Allocation:
     if per_task and not (each or gpus):
         each = per_task * tasks if tasks else None
         gpus = per_task * all_tasks if all_tasks and not tasks else None
-    return Allocation(nodes, each, tasks, gpus, slurm_card(given))
+    on_node = each or (gpus if nodes in (None, 1) else None)
+    node = slurm_memory(given, on_node, tasks or all_tasks if nodes in (None, 1) else tasks)
+    return Allocation(nodes, each, tasks, gpus, slurm_card(given), node)
 
 
 def _count(text: str | None) -> int | None:
@@ -103,8 +107,9 @@ def _gpus(text: str | None) -> int | None:
 
 
 def _gres(text: str) -> int | None:
-    found = re.search(r"\bgpu(?::[\w.-]+)?(?::(\d{1,4}))?(?![\w:])", text)
-    return (int(found[1]) if found[1] else 1) if found else None
+    """The number of `gpu[:TYPE][:COUNT]`; a number that no node has is a type, such as 4090."""
+    found = re.search(r"\bgpu(?::[\w.-]*[A-Za-z_][\w.-]*|:\d{3,})?(?::(\d{1,2}))?(?![\w:])", text)
+    return int(found[1] or 1) if found else None
 
 
 def read_script(
@@ -214,13 +219,15 @@ def _command(started: Started, files: NamedFiles) -> Command:
     if command.num_gpus is None and started.outer.num_gpus is not None:
         outer = started.outer
         command = replace(command, num_gpus=outer.num_gpus, num_nodes=outer.num_nodes)
-    return replace(command, card=command.card or started.outer.card)
+    card, node = command.card or started.outer.card, least(command.node, started.outer.node)
+    return replace(command, card=card, node=node)
 
 
 def _completed(command: Command, allocation: Allocation, notes: tuple[str, ...]) -> Command:
     """The command with Slurm's counts, where its launcher has none, and with what was assumed."""
     card, assumed = command.card or allocation.card, (*notes, *command.assumed)
-    command, count = replace(command, assumed=assumed, card=card), allocation.num_gpus
+    node, count = least(command.node, allocation.node), allocation.num_gpus
+    command = replace(command, assumed=assumed, card=card, node=node)
     if command.num_gpus is not None or count is None:
         return command
     nodes = allocation.nodes or command.num_nodes

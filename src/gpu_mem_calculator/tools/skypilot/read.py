@@ -17,6 +17,7 @@ from ...runfile.text.errors import InputError, quoted
 from ..reading.card import NamedCard, naming_card, one_of
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..reading.node_memory import NamedMemory, least, skypilot_memory
 from ..reading.reading import Reading
 from ..reading.tools import read_alone
 from ..shell.bounds import Work
@@ -65,6 +66,15 @@ def read_task(
     return found
 
 
+def _memory(resources: Mapping[str, Any]) -> NamedMemory | None:
+    """The least memory of an instance, of all choices; None where one of them says none."""
+    several = next((resources[key] for key in CHOICES if isinstance(resources.get(key), list)), ())
+    choices = [{**resources, **one} for one in several if isinstance(one, Mapping)]
+    choices = choices or [dict(resources)]
+    found = [skypilot_memory(one.get("memory", "")) for one in choices]
+    return least(*found) if all(found) else None
+
+
 def _chosen(command: Command, cards: Sequence[NamedCard]) -> Command:
     """A command with the name of its choice; another choice never runs beside it."""
     said = " or ".join(card.said for card in cards)
@@ -83,7 +93,9 @@ def _commands(
         **({} if each is None else {"SKYPILOT_NUM_GPUS_PER_NODE": str(each)}),
     }
     commands = main_commands(read_script(data["run"], files, (), environment))
-    return [_completed(one, card, each, nodes) for one in commands]
+    node = _memory(data.get("resources") or {})
+    found = [replace(one, node=least(node, one.node)) for one in commands]
+    return [_completed(one, card, each, nodes) for one in found]
 
 
 def _completed(command: Command, card: NamedCard | None, count: int | None, nodes: int) -> Command:
