@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.advice.diagnosis.own_words import changed_words
+from gpu_mem_calculator.advice.diagnosis.own_words import changed_words, in_own_options
 from gpu_mem_calculator.tools.read import TEXT_ALONE, read
 from gpu_mem_calculator.tools.writing.writers import WRITERS
 
@@ -48,3 +48,29 @@ def test_nothing_changes_without_settings() -> None:
         if form.serves and form.options:
             run = {"model": {"name": "qwen2.5-7b"}, "inference": {"engine": name}}
             assert changed_words(read(run), ()) == "", name
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        (["vllm"], "Give it more (--gpu-memory-utilization 0.9)."),
+        (["sglang"], "Give it more (--mem-fraction-static)."),
+        (["nvidia", "vllm"], "Give it more (--gpu-memory-utilization 0.9)."),
+        (["tgi"], "Give it more (--gpu-memory-utilization 0.9, --mem-fraction-static)."),
+        ([], "Give it more (--gpu-memory-utilization 0.9, --mem-fraction-static)."),
+    ],
+)
+def test_advice_has_the_options_of_the_tool_that_printed(tools: list[str], said: str) -> None:
+    """All of them where none of the tools has one."""
+    sentence = "Give it more (--gpu-memory-utilization 0.9, --mem-fraction-static)."
+    assert in_own_options(sentence, tools) == said
+
+
+def test_what_is_no_option_stays_in_its_parentheses() -> None:
+    """And short options are known."""
+    sentence = "Shard them (ZeRO, FSDP), or ask for less (-c, num_ctx)."
+    assert (
+        in_own_options(sentence, ["llamacpp"]) == "Shard them (ZeRO, FSDP), or ask for less (-c)."
+    )
+    ollama = in_own_options(sentence, ["ollama", "llamacpp"])
+    assert ollama == "Shard them (ZeRO, FSDP), or ask for less (num_ctx)."

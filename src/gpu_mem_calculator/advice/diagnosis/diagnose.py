@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...tools.read import Anything, Asked
 
 MOST_OTHERS, MOST_REMEDIES, MOST_LIVE = 3, 4, 3
+WRAPPER = "ollama"  # it prints lines of another tool, whose options it does not take
 CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
 
 
@@ -50,7 +51,7 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
         others=tuple(found[1 : MOST_OTHERS + 1]),
         evidence=(*_evidence(crash, cause), *differs),
         parts=measured,
-        remedies=tuple(_remedies(cause, estimate, asked))[:MOST_REMEDIES],
+        remedies=tuple(_remedies(crash, cause, asked))[:MOST_REMEDIES],
         question=_question(cause, crash),
         notes=(*notes, *_left_out(log)),
         summary=_summary(cause, differs),
@@ -116,14 +117,14 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
         )
 
 
-def _remedies(
-    cause: Cause | None, estimate: Estimate | None, run: Asked | None
-) -> Iterator[Advice]:
+def _remedies(crash: Crash, cause: Cause | None, run: Asked | None) -> Iterator[Advice]:
     """What helps: changes that were estimated, in the words of the run's tool; then those of the
     cause.
     """
     if cause is None:
         return
+    estimate, printed = crash.estimate, dict.fromkeys(one.tool for one in crash.log.lines)
+    tools = sorted(printed, key=lambda one: one != WRAPPER)
     if estimate is not None and run is not None and estimate.result.verdict == SHORT:
         from .own_words import changed_words  # no format is written where no run is known
         from .program_words import program_words
@@ -132,7 +133,10 @@ def _remedies(
             own = changed_words(run, settings) or program_words(run, settings)
             ours = " ".join(f"--set {one}" for one in settings)
             yield Advice(sentence=words, command=own or ours, fits=fits)
-    yield from (Advice(sentence=sentence) for sentence in cause.advice)
+    if cause.advice:
+        from .own_words import in_own_options
+
+        yield from (Advice(sentence=in_own_options(one, tools)) for one in cause.advice)
 
 
 def _estimated_changes(estimate: Estimate) -> Iterator[tuple[str, tuple[str, ...], bool]]:

@@ -1,18 +1,28 @@
-"""A change of a run in the words of its own tool: the options or keys that become others."""
+"""A change of a run in the words of its own tool: the options or keys that become others; and
+advice with the options of the tool that printed a log.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
+from ...catalog.kept import read_table
 from ...runfile.read import with_settings
 from ...runfile.resolve.resolve import resolve
 from ...runfile.text.errors import InputError
 from ...tools.read import Asked, read
+from ...tools.rows import FOLDER
 from ...tools.writing.writers import WRITERS, OutputFormat, write_run
 
 YAML_KEY = ": "
+LISTED = re.compile(r" \(((?:[\w.:=-]+(?: [\w.:=-]+)?(?:, )?)+)\)")
+OPTION = re.compile(r"--?[a-z][\w-]*|[A-Z]+(?:_[A-Z]+)+|num_\w+")
+LOCK, TABLE = ".lock.json", "arguments.toml"
 ADAPTER = "training.lora."  # settings that only tools which train adapters can say
 
 
@@ -79,3 +89,41 @@ def _command_keys(text: str) -> Iterator[tuple[str, str]]:
 def _options(new: Mapping[str, str]) -> Iterator[str]:
     for key, value in new.items():
         yield f"{key if key.startswith('-') else f'--{key}'} {value}".rstrip()
+
+
+def in_own_options(sentence: str, tools: Iterable[str]) -> str:
+    """The sentence with the options of the first of the tools that has one of them; as it is where
+    none has.
+    """
+    for tool in tools:
+        found = LISTED.sub(partial(_kept, tool), sentence)
+        if found != sentence and any(map(OPTION.search, LISTED.findall(found))):
+            return found
+    return sentence
+
+
+def _kept(tool: str, listed: re.Match[str]) -> str:
+    """The options of a list that a tool has; what is no list of options stays."""
+    words = listed[1].split(", ")
+    if not all(OPTION.match(one) for one in words):
+        return listed[0]
+    own = [one for one in words if _plain(one.split(" ")[0]) in _names(tool)]
+    return f" ({', '.join(own)})" if own else ""
+
+
+def _plain(option: str) -> str:
+    return option.lstrip("-").replace("-", "_").lower()
+
+
+@cache
+def _names(tool: str) -> frozenset[str]:
+    """The names of a tool's options, variables and parameters, at any release."""
+    folder = os.path.join(FOLDER, tool)
+    names: set[str] = set()
+    for file in os.listdir(folder) if os.path.isdir(folder) else ():
+        if file.endswith(LOCK):
+            names |= read_table(os.path.join(folder, file))["arguments"].keys()
+    path = os.path.join(folder, TABLE)
+    if os.path.isfile(path):
+        names |= read_table(path).get("options", {}).get("aliases", {}).keys()
+    return frozenset(map(_plain, names))
