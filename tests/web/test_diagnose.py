@@ -60,6 +60,9 @@ def test_a_snapshot_is_diagnosed(client: httpx.Client) -> None:
     assert with_run.status_code == 200, with_run.text
     parts = {one["name"]: one for one in with_run.json()["parts"]}
     assert parts["allocated"]["estimated"] is not None
+    wrong = client.post("/api/diagnose", content=SNAPSHOT, headers=headers, params={"run": "{"})
+    assert wrong.status_code == 422
+    assert "the run is not JSON" in wrong.json()["problems"][0]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runfile.program import Translation
 from ..runfile.text.errors import InputError
+from ..runfile.text.json_text import parse_json
 from ..tools.logs.read import is_printed
 from ..tools.program_section import with_program
 from ..tools.read import TEXT_ALONE, Asked, read, read_all
@@ -30,19 +31,25 @@ def asked(body: Any) -> Asked:
     return read(source(body), TEXT_ALONE)
 
 
-def diagnosed(body: Any, run: Any = None) -> Diagnosis:
+def diagnosed(body: Any, run: str | None = None) -> Diagnosis:
     """The diagnosis that a body asks for: a text with its run, or the bytes of a snapshot, whose
-    run is given beside it.
+    run stands in the address as JSON.
     """
     from ..advice.diagnosis.diagnose import diagnose
 
     if isinstance(body, bytes):
-        return diagnose(body, None if run is None else asked(run))
+        try:
+            given = None if run is None else parse_json(run)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the run is not JSON: {error}") from None
+        return diagnose(body, None if given is None else asked(given))
+    if run is not None:
+        raise InputError("the run stands in the body, beside the text")
     text = body.get(TEXT) if isinstance(body, Mapping) else None
     if not isinstance(text, str) or body.keys() - {TEXT, "run"}:
         raise InputError('the body must be {"text": "...", "run": ...}, the run where it is known')
-    run = body.get("run")
-    return diagnose(text, None if run is None else asked(run))
+    given = body.get("run")
+    return diagnose(text, None if given is None else asked(given))
 
 
 def read_pasted(text: str) -> dict[str, Any]:

@@ -64,7 +64,6 @@ Change = dict[str, Any]
 SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
 Task = Callable[[Any, Options], Any]
 SIDES = ("a", "b")  # of a comparison
-TAKE_FILES = ("diagnose",)  # tasks whose body may be torch's memory snapshot
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
 NO_SERVER = (
     'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
@@ -129,7 +128,7 @@ class TextPage(Struct, frozen=True):
 
 def answer(ask: TaskRequest) -> TaskReply:
     """The reply to one request; its errors are turned into refusals by the worker."""
-    is_file = ask.task in TAKE_FILES and is_pickle(ask.body)
+    is_file = ask.task == "diagnose" and is_pickle(ask.body)
     result = TASKS[ask.task](ask.body if is_file else _data(ask.body), ask.options)
     if isinstance(result, TextPage):
         return TaskReply(200, result.text.encode(), result.media, result.filename)
@@ -203,15 +202,10 @@ def compare(body: Any, _options: Options) -> Any:
 
 
 def diagnose(body: Any, options: Options) -> Any:
-    """Why a run died, by what it printed, or by torch's memory snapshot; its run stands in the
-    address.
-    """
+    """Why a run died, by what it printed, or by torch's memory snapshot."""
     from ..report.diagnosis import diagnosis_data  # few ask for it
 
-    run = options.get("run")
-    if not isinstance(body, bytes) and run is not None:
-        raise InputError("the run stands in the body, beside the text")
-    return diagnosis_data(diagnosed(body, None if run is None else _data(run.encode())))
+    return diagnosis_data(diagnosed(body, options.get("run")))
 
 
 def infer(body: Any, options: Options) -> Any:
