@@ -109,7 +109,9 @@ def as_run(row: Row, name: str) -> Row:
     """The run file with what the harness sets for every life."""
     config: Row = json.loads(json.dumps(row["config"]))
     if "program" in config:
-        given = {"save_strategy": "no", "max_steps": 3 if name.endswith("-resumed") else 2}
+        given: Row = {"save_strategy": "no", "max_steps": 3 if name.endswith("-resumed") else 2}
+        if config["program"].get("quantization"):  # said to prepare_model_for_kbit_training, too
+            given["gradient_checkpointing"] = False
         config["program"]["args"] = given | config["program"]["args"]
         if name.endswith("-resumed"):
             config["program"]["args"]["resume_from_checkpoint"] = "checkpoint-2"
