@@ -46,6 +46,7 @@ PHASES = {
     "evaluation": "evaluation",
     "saving": "save",
 }
+SHARE = {"share_too_high", "server_share"}
 HOST = {"host_ram", "host_ram_maybe", "host_cache"}
 # By the labels' words for a cause: our causes that mean the same.
 CAUSES = {
@@ -53,7 +54,7 @@ CAUSES = {
     "kv_too_long": {"cache_below_one_sequence", "no_room_for_cache", "cache_buffer", "cpu_layers"},
     "logits": {"logits"},
     "does_not_fit": {"weights", "card_full", "start_up", "optimizer_start"},
-    "utilization_too_high": {"share_too_high", "graphs", "trial_run"},
+    "utilization_too_high": {*SHARE, "graphs", "trial_run"},
     **dict.fromkeys(("whole_model_per_rank_host", "host_leak", "cgroup_limit"), HOST),
     **dict.fromkeys(("host_copies_per_numa_node", "host_optimizer_offload"), HOST),
     "checkpoint_kept_on_gpu": {"resume"},
@@ -68,13 +69,15 @@ CAUSES = {
     "kv_negative": {"no_room_for_cache"},
     "multimodal_profiling": {"images_in_trial_run", "trial_run"},
     "graph_capture": {"graphs"},
-    "draft_model_not_counted": {"weights", "trial_run", "start_up"},
+    "draft_model_not_counted": {"draft_model", "weights", "trial_run", "start_up"},
     "pipeline_copies": {"compute_buffer", "cache_buffer"},
     "attention_scores_buffer": {"compute_buffer"},
     "prefill_too_large": {"trial_run", "cache_full", "activations"},
     "engine_batch_too_large": {"compute_buffer", "start_up", "weights"},
     "other_process": {"card_taken"},
-    "other_ranks_on_card": {"card_taken"},
+    "other_ranks_on_card": {"card_taken", "ranks_on_card"},
+    "driver_refused_with_free_memory": {"driver_refused"},
+    "unified_memory_gtt": {"unified_memory"},
     "fragmentation": {"fragmented"},
     "nccl_card_full": {"nccl"},
     "shm_too_small": {"shared_memory"},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator.advice.diagnosis.cause_rows import KEYS, rows
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
-from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY
+from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY, POSSIBLE
 from gpu_mem_calculator.advice.diagnosis.places import _rows as places
+from gpu_mem_calculator.advice.diagnosis.places import said_rows
 from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR, CAUSE_OF_TENSOR
 from gpu_mem_calculator.tools.logs.read import rows as lines
 
@@ -102,6 +105,42 @@ def test_every_cause_has_its_words() -> None:
         told = " ".join((row["sentence"], *row["remedies"]))
         assert all(f"{{{key}}}" in told for key in row.keys() - KEYS), row
         assert {*row.get("certain", ()), *row.get("likely", ())} <= {one.what for one in lines()}
+
+
+@pytest.mark.parametrize("row", said_rows(), ids=lambda row: f"{row['cause']}, {row['certainty']}")
+def test_what_people_say_is_a_cause_that_is_never_certain(row: dict[str, Any]) -> None:
+    """Each row is found in its example, and has a cause with its words."""
+    assert row["certainty"] in (LIKELY, POSSIBLE)
+    found = diagnose(row["example"])
+    causes = [(one.id, one.certainty) for one in (found.cause, *found.others) if one]
+    assert (row["cause"], row["certainty"]) in causes, causes
+    assert "{" not in " ".join(one.sentence for one in (found.cause, *found.others) if one)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Training works, validation fails with OOM", "evaluation"),
+        ("CUDA out of memory when trying to save the model after training has finished", "saving"),
+        ("OOM, always when resuming from a checkpoint", "resume"),
+        ("RuntimeError: CUDA error: out of memory\nwhile loading the model", "weights"),
+        ("training killed: the host memory is exhausted, OOM", "host_ram"),
+        ("step 1 alloc=9.0 peak=20 GB\nstep 2 alloc=9.0 peak=31 GB\nstep 3: OOM", "longer_batch"),
+        (
+            "step 1 alloc=9 peak=20 GB\nstep 2 alloc=11 peak=22 GB\n"
+            "step 3 alloc=13 peak=24 GB\nOOM",
+            "grows",
+        ),
+        ("alloc_tensor_range: failed to allocate CUDA0 buffer of size 151851674624", "weights"),
+        (_text(tried="128.00 MiB", free="37.32 GiB", process="6.15 GiB"), "driver_refused"),
+        ("vllm serve x --gpu-memory-utilization 0.92\n" + _text(), "server_share"),
+    ],
+)
+def test_prose_and_symptoms_have_a_cause(text: str, cause: str) -> None:
+    """Where no stack says more."""
+    found = diagnose(text).cause
+    assert found is not None
+    assert (found.id, found.certainty) == (cause, LIKELY)
 
 
 def test_every_tensor_of_a_stack_has_a_cause_or_is_known_to_tell_none() -> None:

@@ -10,7 +10,18 @@ import pytest
 from gpu_mem_calculator.tools.logs.figure import Figure, number, size
 from gpu_mem_calculator.tools.logs.read import read_log, tables
 
-KEYS = {"what", "words", "pattern", "more", "reach", "anywhere", "decimal", "source", "examples"}
+KEYS = {
+    "what",
+    "words",
+    "pattern",
+    "more",
+    "reach",
+    "anywhere",
+    "alone",
+    "decimal",
+    "source",
+    "examples",
+}
 ROWS = [(tool, row) for tool, table in tables() for row in table["line"]]
 EXAMPLES = [(tool, row, one) for tool, row in ROWS for one in row["examples"]]
 SIZE = re.compile(r"(-?[\d.,]+) ?([A-Za-z]+)")

@@ -16,16 +16,33 @@ from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.read import Log, LogLine
 from ...tools.read import read
-from .places import FORWARD, GRAPHS, LOADING, SERVING, TRIAL_RUN, Place, phase_of_words, place
+from .places import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    GRAPHS,
+    LOADING,
+    OPTIMIZER_STEP,
+    SERVING,
+    TRIAL_RUN,
+    Place,
+    phase_of_words,
+    place,
+)
 from .sizes import Explained, by_model, explained
 
 # What the GPU's memory ended with.
+SAID = "oom_said"  # people's words for it
 OOM = ("torch_oom", "snapshot_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
 NEAR = 40  # lines around a message without a stack, which can be of its code
 # A word that can be a model's name, such as Qwen/Qwen2.5-32B-Instruct; the names that are tried.
 MODEL = re.compile(r"(?<![\w/.-])(?:[\w-]+/)?[A-Za-z][\w.-]*-\d[\w.]*[bB](?:-[\w.-]+)?(?![\w/])")
 MOST_NAMES = 12
-SHORT = 20_000  # characters of a text, the last ones, whose words can tell a phase
+OPTION, MOST_OPTIONS = re.compile(r"(?<!\S)--?[a-z]"), 3  # lines with so many are commands
+SHORT = (
+    20_000  # characters at the begin and the end of a text in which a model's name is looked for
+)
+PROSE, LONGEST = 24_000, 600  # characters of a text, and of a line, whose words can tell a cause
 # What a server does after a line that it prints at its start.
 STAGES = {
     "load_begin": LOADING,
@@ -34,6 +51,8 @@ STAGES = {
     "graphs": SERVING,
     "server_ready": SERVING,
 }
+TRAINS = re.compile(r"training_step|train_step|^train|_train|_inner_training_loop")
+STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 VAGUE = ("", FORWARD, "generation")  # phases of a stack of which a server's last line says more
 REDRAWN = 4  # lines behind a message in which a progress bar is drawn for the last time
 OTHERS = GIB // 2
@@ -57,8 +76,26 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         """The message with which the GPU's memory ended: the first, as others follow from it; of
         those on one rank the one that says most.
         """
-        found = self.log.of(*OOM)
+        found = self.log.of(*OOM) or self.log.of(SAID)
         return max(found, key=lambda one: (len(one.figures), -one.line)) if found else None
+
+    @cached_property
+    def is_told(self) -> bool:
+        """Whether a program printed that message, or at least a stack."""
+        return self.death is not None and (self.death.what != SAID or bool(self.log.tracebacks))
+
+    @cached_property
+    def prose(self) -> str:
+        """The text but for commands, of a long one its begin and its end."""
+        whole, half = self.text, PROSE // 2
+        text = whole if len(whole) <= PROSE else f"{whole[:half]}\n{whole[-half:]}"
+        lines = (one[:LONGEST] for one in text.split("\n"))
+        return "\n".join(one for one in lines if len(OPTION.findall(one)) < MOST_OPTIONS)
+
+    @cached_property
+    def begin(self) -> str:
+        """The begin of the text, with its commands."""
+        return "\n".join(one[:LONGEST] for one in self.text[:PROSE].split("\n"))
 
     @cached_property
     def stack(self) -> Traceback | None:
@@ -80,7 +117,15 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         found = place(self.stack or self._pasted)
         if found.phase in VAGUE and self._stage:
             return replace(found, phase=self._stage)
-        return found if found.phase else replace(found, phase=phase_of_words(self.text[-SHORT:]))
+        words = "" if found.phase not in VAGUE else phase_of_words(self.prose)
+        if not found.phase or (words == EVALUATION and not self._trains):
+            return replace(found, phase=words or found.phase)
+        return found
+
+    @cached_property
+    def _trains(self) -> bool:
+        """Whether a frame of the stack is of a training step."""
+        return any(TRAINS.search(one.name) for one in (self.stack.frames if self.stack else ()))
 
     @cached_property
     def _stage(self) -> str:
@@ -147,6 +192,12 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         if allocated is not None and process < allocated:  # the driver does not see this process
             return None
         return max(total - free - process, 0)
+
+    @property
+    def when(self) -> str:
+        """The phase, with its step where that is known."""
+        phase = self.place.phase
+        return f"{phase}, step {self.step:,}" if self.step and phase in STEPS else phase
 
     @cached_property
     def step(self) -> int | None:

@@ -17,6 +17,9 @@ BACKWARD, FORWARD, OPTIMIZER_STEP = "backward", "forward", "optimizer step"
 LOADING, STARTING, EVALUATION, SAVING = "loading", "start-up", "evaluation", "saving"
 TRIAL_RUN, GRAPHS, SERVING = "trial run", "CUDA graphs", "serving"
 FORMS = ("file", "name", "code", "text")
+DIES = (  # words for a death
+    r"\b(?:OOMs?|OOMed|out.of.memory|OutOfMemory\w*|crash\w*|dies|died|fail(?:s|ed)?|kill(?:s|ed))\b"
+)
 
 
 class Place(Struct, frozen=True):
@@ -46,6 +49,21 @@ def phase_of_words(text: str) -> str:
     return next((row["phase"] for row in _rows("words") if row["forms"]["text"].search(text)), "")
 
 
+@cache
+def said_rows() -> list[Mapping[str, Any]]:
+    """The rows of said.toml, compiled."""
+    table = read_table(os.path.join(os.path.dirname(__file__), "said.toml"))
+    forms = ("all", "none")
+    return [
+        {**row, **{key: [_compiled(one) for one in row.get(key, ())] for key in forms}}
+        for row in table["said"]
+    ]
+
+
+def _compiled(form: str) -> re.Pattern[str]:
+    return re.compile(form.replace("{DIES}", DIES))
+
+
 def _innermost(inside: list[Frame], kind: str, key: str) -> tuple[str, Frame | None]:
     """What the innermost frame says that a row of a kind knows."""
     for frame in inside:
@@ -64,6 +82,6 @@ def _is(row: Mapping[str, Any]) -> Callable[[Frame], bool]:
 def _rows(kind: str) -> list[Mapping[str, Any]]:
     table = read_table(os.path.join(os.path.dirname(__file__), "places.toml"))
     return [
-        {**row, "forms": {key: re.compile(row[key]) for key in FORMS if key in row}}
+        {**row, "forms": {key: _compiled(row[key]) for key in FORMS if key in row}}
         for row in table[kind]
     ]

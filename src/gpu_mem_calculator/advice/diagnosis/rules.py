@@ -6,6 +6,7 @@ that of one tensor, and the stack has the same tensor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from .places import (
     TRIAL_RUN,
 )
 from .sizes import Explained
+from .symptoms import FIRST_STEPS, FULL, refused, said, static, steps
 
 HELD = (
     0.5  # of a card in nvidia-smi's table, from which on a run that starts there finds too little
@@ -42,10 +44,14 @@ OF_WEIGHTS = {
     BACKWARD: "gradients",
     OPTIMIZER_STEP: "optimizer states",
 }
-STEPS = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 OUTSIDE = 2 * GIB  # bytes outside torch from which on they are not the server's alone
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
-FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
+# What of llama.cpp's buffers failed, by the words of the lines that say it, the surest first.
+BUFFERS = {
+    "cache_buffer": re.compile(r"(?i)kv.?cache|rs cache"),
+    "weights": re.compile(r"(?i)unable to allocate|alloc_tensor_range|load_tensors|error loading"),
+    "compute_buffer": re.compile(""),
+}
 
 
 def causes(crash: Crash) -> list[Cause]:
@@ -56,6 +62,8 @@ def causes(crash: Crash) -> list[Cause]:
     first: dict[str, Cause] = {}
     for one in found:
         first.setdefault(one.id, one)
+    if len(first) > 1 and first.get(FULL) and first[FULL].certainty == POSSIBLE:
+        del first[FULL]  # the others say why
     return list(first.values())
 
 
@@ -79,7 +87,7 @@ def _printed(crash: Crash) -> Iterator[Cause]:
 def _ended(crash: Crash) -> Iterator[Cause]:
     """A signal from outside, where the GPU's memory did not end."""
     for line in crash.log.of("exit_signal")[:1]:
-        if crash.death is None:
+        if not crash.is_told:
             yield line_cause("host_ram_maybe", LIKELY, line)
 
 
@@ -99,9 +107,11 @@ def _server(crash: Crash) -> Iterator[Cause]:
         if partly or "CPU" in str(line.figures.get("processor")):
             yield line_cause("cpu_layers", LIKELY, line)
             break
-    for line in crash.log.of("buffer_failed")[:1]:
-        name = "cache_buffer" if "kv" in line.text.lower() else "compute_buffer"
-        yield line_cause(name, LIKELY, line, size=size_words(crash, None))
+    failed = crash.log.of("buffer_failed")
+    for name, form in BUFFERS.items():
+        for line in [one for one in failed if form.search(one.text)][:1]:
+            yield line_cause(name, LIKELY, line, size=size_words(crash, None))
+            return
 
 
 def _no_room(crash: Crash) -> Iterator[Cause]:
@@ -134,7 +144,7 @@ def _others(crash: Crash) -> Iterator[Cause]:
     yield made_cause(
         "card_taken",
         LIKELY if enough else POSSIBLE,
-        phase=_when(crash),
+        phase=crash.when,
         others=told(crash.others),
         figures=words,
         share=SHARE,
@@ -144,7 +154,7 @@ def _others(crash: Crash) -> Iterator[Cause]:
 
 def _table(crash: Crash) -> Iterator[Cause]:
     """nvidia-smi's table alone: a card that is held already."""
-    if crash.death is not None or crash.log.of("too_little_free"):
+    if crash.is_told or crash.log.of("too_little_free"):
         return
     for line in crash.log.of("card_used"):
         used, total = line.bytes_of("used"), line.bytes_of("total")
@@ -166,7 +176,7 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
         return
     words = {"unallocated": told(unallocated), "tried": told(tried)}
     yield made_cause(
-        "fragmented", LIKELY if enough and much else POSSIBLE, phase=_when(crash), **words
+        "fragmented", LIKELY if enough and much else POSSIBLE, phase=crash.when, **words
     )
 
 
@@ -178,15 +188,17 @@ def _device(crash: Crash) -> Iterator[Cause]:
     same, other = _matching(crash)
     name = _name(crash, same or other)
     later = crash.step is not None and crash.step > FIRST_STEPS and phase in (FORWARD, BACKWARD)
-    when = _when(crash)
+    when = crash.when
     best = same or other
     certainty = CERTAIN if same is not None and same.exact else LIKELY
+    if not name and not crash.is_told:
+        return
     if not name:
-        name = {BACKWARD: "backward", FORWARD: "activations"}.get(phase, "card_full")
+        name = {BACKWARD: "backward", FORWARD: "activations"}.get(phase, FULL)
         certainty = LIKELY if phase else POSSIBLE
     size = size_words(crash, best)
     if later:
-        yield made_cause("longer_batch", LIKELY, phase=when, step=f"{crash.step:,}", size=size)
+        yield made_cause("longer_batch", LIKELY, phase=when, step=f"step {crash.step:,}", size=size)
     found = made_cause(name, certainty, phase=when, size=size, figures=_full(crash))
     yield replace(
         found,
@@ -204,12 +216,6 @@ def _name(crash: Crash, best: Explained | None) -> str:
     if phase == OPTIMIZER_STEP:
         return CAUSE_OF_TENSOR[tensor] or "optimizer_states"
     return BY_PHASE.get(phase) or CAUSE_OF_TENSOR[tensor] or BY_NAME.get(_first_word(best), "")
-
-
-def _when(crash: Crash) -> str:
-    """The phase, with its step where that is known."""
-    phase = crash.place.phase
-    return f"{phase}, step {crash.step:,}" if crash.step and phase in STEPS else phase
 
 
 def _matching(crash: Crash) -> tuple[Explained | None, Explained | None]:
@@ -307,5 +313,9 @@ RULES: Sequence[Callable[[Crash], Iterator[Cause]]] = (
     _others,
     _table,
     _fragmented,
+    refused,
+    steps,
+    static,
     _device,
+    said,
 )

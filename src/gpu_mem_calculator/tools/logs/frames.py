@@ -8,13 +8,22 @@ from msgspec import Struct
 
 MOST_FRAMES = 2_000  # of a text, the last ones: where it died is at the end
 FRAME = re.compile(
-    r'^.*?File "(?P<file>[^"\n]+)", line (?P<number>\d+), in (?P<name>[^\n]+?)[ \t]*\n'
+    r'^.*?File "(?P<file>[^"\n]+)", line (?P<number>\d+), in ?(?P<name>[^\n]*?)[ \t]*\n'
     r"(?:(?P<code>(?!.*?File \")[^\n]*)\n)?",
     re.MULTILINE,
 )
 BOXED = re.compile(
     r"^[^\n/]*?(?P<file>/[^\s:]+\.py):(?P<number>\d+) in (?P<name>\w+)", re.MULTILINE
 )
+# A notebook's: a file and a function, and below it the lines around the one of the arrow.
+NOTEBOOK = re.compile(
+    r"^(?:File )?(?P<file>[~/<][^\n]*?\.py>?|<ipython[^>\n]*>|Cell[^\n]*?)"
+    r"(?::(?P<number>\d+),)? in "
+    r"(?:\w+\.)*(?P<name>[\w<>]+)\([^\n]*\)\n"
+    r"(?:(?!-+> ?\d)[^\n]*\n){0,8}?-+> ?(?P<arrow>\d+)(?P<code>[^\n]*)",
+    re.MULTILINE,
+)
+ARROW = re.compile(r"^-+> ?\d", re.MULTILINE)
 APART = 400  # characters between two frames of the same stack
 PREFIX = re.compile(r"^(?:\[rank\d+\]:|\[default\d+\]:|\([^)]*pid=[^)]*\))\s*")
 
@@ -46,9 +55,9 @@ class Traceback(Struct, frozen=True):
 
 def tracebacks(text: str) -> tuple[Traceback, ...]:
     """The stacks of a text, in their order."""
-    if 'File "' not in text and ".py:" not in text:
+    if 'File "' not in text and ".py:" not in text and ".py in " not in text:
         return ()
-    form = FRAME if 'File "' in text else BOXED
+    form = FRAME if 'File "' in text else NOTEBOOK if ARROW.search(text) else BOXED
     stacks: list[Traceback] = []
     frames: list[Frame] = []
     end = 0
@@ -56,8 +65,9 @@ def tracebacks(text: str) -> tuple[Traceback, ...]:
         if frames and found.start() - end > APART:
             stacks.append(Traceback(tuple(frames), end))
             frames = []
-        code = found["code"] if form is FRAME else ""
-        name, number = found["name"], int(found["number"])
+        given = found.groupdict()
+        code, name = given.get("code"), found["name"]
+        number = int(given["number"] or given["arrow"])
         frames.append(Frame(found["file"], number, name, PREFIX.sub("", code or "").strip()))
         end = found.end()
     if frames:

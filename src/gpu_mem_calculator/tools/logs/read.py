@@ -11,6 +11,7 @@ The rows of what is read: `[[line]]` of the tools' `log.toml` and of the files h
 - `reach`: how many characters a line may have, with those that follow it; 0: its end
 - `anywhere`: it is looked for also in the middle of a long text
 - `decimal`: GB is 1,000,000,000 bytes
+- `alone`: it is read only in a line of which no row reads what can tell a cause
 - `source`: the file and release that print it
 - `examples`: lines as they are printed, with their figures as they are printed, by name
 """
@@ -102,6 +103,7 @@ class LineRow(Struct, frozen=True):
     more: tuple[Pattern, ...]
     reach: int
     anywhere: bool
+    alone: bool
 
 
 def _pattern(text: str, *, decimal: bool) -> Pattern:
@@ -143,6 +145,7 @@ def _row(tool: str, row: Mapping[str, Any]) -> LineRow:
         more=tuple(_pattern(one, decimal=decimal) for one in row.get("more", ())),
         reach=row.get("reach", 0),
         anywhere=row.get("anywhere", False),
+        alone=row.get("alone", False),
     )
 
 
@@ -222,9 +225,16 @@ def is_printed(text: str) -> bool:
     A command or a configuration may have words of other lines.
     """
     found = read_log(text)
-    causes = {row.what for row in rows() if row.anywhere}
     sizes = (name.endswith("_bytes") for line in found.lines for name in line.figures)
-    return bool(found.tracebacks) or any(one.what in causes for one in found.lines) or any(sizes)
+    return (
+        bool(found.tracebacks) or any(one.what in _telling() for one in found.lines) or any(sizes)
+    )
+
+
+@cache
+def _telling() -> frozenset[str]:
+    """What the rows read that can tell a cause."""
+    return frozenset(row.what for row in rows() if row.anywhere)
 
 
 def _hits(text: str, words: str, spans: Spans) -> tuple[list[int], int]:
@@ -328,7 +338,11 @@ def _value(figure: Figure | str) -> float | None:
 def _once(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Each line once for what it says, though two rows may know a wording of it."""
     seen: dict[tuple[int, str], LogLine] = {}
-    for line in lines:
+    every, vague = list(lines), {row.what for row in rows() if row.alone}
+    known = {line.line for line in every if line.what in _telling()}
+    for line in every:
+        if line.what in vague and line.line in known:
+            continue
         key = (line.line, line.what)
         if key not in seen or len(line.figures) > len(seen[key].figures):
             seen[key] = line

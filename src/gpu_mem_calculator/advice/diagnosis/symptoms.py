@@ -1,0 +1,103 @@
+"""Causes of which no stack and no server's line tells: by figures that do not go together, by
+memory step after step, by the run's estimate, and by what people say of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ...ledger.units import GIB
+from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
+from .crash import Crash, told
+from .diagnosis import LIKELY, Cause
+from .places import FORWARD, said_rows
+
+FULL = "card_full"
+FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
+# A server's share of the card, in its command, its code or its log.
+SHARES = re.compile(
+    r"(?i)(?:gpu.memory.utilization|mem.fraction.static|kv_cache_free_gpu_mem\w*|cuda-memory-fraction)"
+    r"[\"'\s=:(]+(0?\.\d+|1\.0)"
+)
+FILLED = 0.9  # of that share, from which on weights and cache have taken it
+RISES = 1.01  # times as much, from which on a step holds more than the one before
+SHOWN = 120  # characters of what is shown
+NOT_SAID = {
+    "figures": "",
+    "who": "the kernel or the container",
+    "step": "a later step",
+    "others": "part",
+}
+NOT_SAID |= {"share": SHARE, "unallocated": "memory", "tried": "more in one piece"}
+
+
+def refused(crash: Crash) -> Iterator[Cause]:
+    """A request that the driver refused with enough memory free, or that a server's share left no
+    room for.
+    """
+    tried, free, total = crash.size("tried"), crash.size("free"), crash.size("total")
+    if tried is None or crash.death is None:
+        return
+    if free is not None and free >= 2 * tried and free - tried >= GIB:
+        words = {"free": told(free), "tried": told(tried), "evidence": crash.death.text}
+        yield made_cause("driver_refused", LIKELY, phase=crash.when, **words)
+    share = SHARES.search(crash.begin)
+    allocated = crash.size("allocated")
+    if share is None or total is None or allocated is None:
+        return
+    asked = float(share[1])
+    if asked <= 1 and allocated >= FILLED * asked * total and crash.place.phase in ("", FORWARD):
+        size = size_words(crash, None)
+        evidence = crash.death.text
+        yield made_cause("server_share", LIKELY, share=share[1], size=size, evidence=evidence)
+
+
+def said(crash: Crash) -> Iterator[Cause]:
+    """What people say of it, with the options that are known for it."""
+    known = {name for name, row in rows().items() if "{size}" in row["sentence"]}
+    for row in said_rows():
+        text = crash.begin if row.get("options") else crash.prose
+        found = [one.search(text) for one in row["all"]]
+        if not all(found) or any(one.search(text) for one in row["none"]):
+            continue
+        words = [" ".join(one[0].split())[:SHOWN] for one in found if one is not None]
+        size = size_words(crash, None) if row["cause"] in known else ""
+        yield made_cause(
+            row["cause"],
+            row["certainty"],
+            phase=crash.when,
+            evidence=f"the text says: {'; '.join(dict.fromkeys(words))}",
+            **{**NOT_SAID, "size": size},
+        )
+
+
+def steps(crash: Crash) -> Iterator[Cause]:
+    """Memory by step: flat with peaks that differ: a longer batch; rising: something is kept."""
+    lines = [one for one in crash.log.of("step_memory") if "allocated_bytes" in one.figures]
+    held = [line.bytes_of("allocated") or 0 for line in lines]
+    peaks = [line.bytes_of("highest") or 0 for line in lines]
+    if crash.death is None or len(held) < FIRST_STEPS:
+        return
+    if all(after > before * RISES for before, after in pairwise(held)) and len(held) > FIRST_STEPS:
+        yield line_cause("grows", LIKELY, lines[-1])
+    elif min(held) * RISES > held[1] and max(peaks) > peaks[0] * RISES:
+        step = crash.step or len(held)
+        yield line_cause("longer_batch", LIKELY, lines[1], step=f"step {step:,}", size="")
+
+
+def static(crash: Crash) -> Iterator[Cause]:
+    """Where the run is known, and no stack says more: what it holds at all times, or its peak."""
+    result = None if crash.estimate is None else crash.estimate.result
+    if result is None or crash.estimate is None or crash.estimate.serves or crash.place.phase:
+        return
+    total, needs, one = crash.card, result.needs_bytes, result.breakdown
+    if total is None or needs is None or crash.death is None or needs <= total:
+        return
+    held = round((one.model_params_gb + one.gradients_gb + one.optimizer_states_gb) * GIB)
+    words = f": weights, gradients and states take {told(held)}, and the card has {told(total)}"
+    if held > total:
+        yield made_cause(FULL, LIKELY, figures=words)
+    else:
+        yield made_cause("activations", LIKELY, size=size_words(crash, None), evidence=words[2:])
