@@ -114,7 +114,7 @@ def test_paste_a_log(visit: Visit) -> None:
     notes = page.locator("#paste-notes")
     expect(notes).to_contain_text("possible: the card was full")
     notes.get_by_role("button", name="Compare with the form’s run").click()
-    expect(notes).to_contain_text("this run has")
+    expect(notes).to_contain_text("part by part")
     expect(notes.get_by_role("button")).to_have_count(0)
 
 
