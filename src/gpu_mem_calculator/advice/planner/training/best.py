@@ -22,6 +22,7 @@ from ..answers.plans import (
 from ..answers.question import FASTEST, PlanQuestion
 from .limits import plan_limits
 from .reasons import explained, reasoned
+from .search import Found
 from .space import searched_axes
 from .trials import Progress, Trials, searched, silent, try_best
 
@@ -73,7 +74,15 @@ def answer(trials: Trials) -> Plans:
     plans, every = trials.plans(), trials.every
     explains = explained(plans, trials.found, every, trials.question.sequences)
     changes = [] if plans else _changes(trials)
-    return _plans(trials, explains, changes, plan_limits(plans, every, trials.left_out))
+    limits = [*_node_limit(trials.found), *plan_limits(plans, every, trials.left_out)]
+    return _plans(trials, explains, changes, limits)
+
+
+def _node_limit(found: Found) -> list[str]:
+    """A sentence where the memory of a node leaves out set-ups that fit on their cards."""
+    out = found.on_cards - found.feasible
+    which = f"{out:,} of {found.on_cards:,} set-ups that fit on their cards"
+    return [f"{which} take more host RAM than a node has"] if out else []
 
 
 def so_far(trials: Trials) -> Plans:

@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ....ledger.units import GIB
 from ....run.run import DEFAULT_OPTIMIZER
 from ....runfile.text.errors import InputError
 from ....training.optimizers import OPTIMIZERS
 from ..answers.plans import SmallestChange
 from ..answers.question import PlanQuestion
-from .search import Found, search
+from .search import Found, SetUp, search
 from .space import structures
 
 MOST_DOUBLINGS = 6
@@ -22,30 +23,27 @@ def smallest_changes(question: PlanQuestion, found: Found) -> list[SmallestChang
     """Changes with which a set-up fits by its ledger; each is the least of its kind that does."""
     if found.smallest is None:
         return []
-    least = found.smallest.total_bytes
+    least, on_cards = found.smallest.total_bytes, found.on_cards
     changes = []
     for ladder in (_more_gpus(question), _shorter(question), _smaller_states(question)):
         for change, other in ladder:
             smaller = _smallest(other)
-            if smaller is not None and smaller <= _card_bytes(found):
-                changes.append(SmallestChange(change=change, saves_bytes=least - smaller))
+            if smaller is not None:
+                saves = 0 if on_cards else least - smaller.total_bytes
+                changes.append(SmallestChange(change=change, saves_bytes=saves))
                 break
-    needed = {"hardware.gpu_memory_bytes": least}
+    has = {"hardware.node_memory_gb": -(-found.least_node_bytes // GIB)}
+    needed: dict[str, Any] = has if on_cards else {"hardware.gpu_memory_bytes": least}
     return [*changes, SmallestChange(change=needed, saves_bytes=0)]
 
 
-def _card_bytes(found: Found) -> int:
-    assert found.smallest is not None
-    return found.smallest.structure.resolved.hardware.memory_bytes
-
-
-def _smallest(question: PlanQuestion) -> int | None:
-    """Bytes of the set-up that takes least; None where the question has none."""
+def _smallest(question: PlanQuestion) -> SetUp | None:
+    """The set-up that takes least; None where none fits on its cards and nodes."""
     try:
         found = search(list(structures(question)), question.sequences)
     except InputError:
         return None
-    return None if found.smallest is None else found.smallest.total_bytes
+    return found.smallest if found.feasible else None
 
 
 Changed = Iterator[tuple[dict[str, Any], PlanQuestion]]

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ....ledger.ledger import CPU, RANK_0
 from ....ledger.mesh import Mesh
 from ....ledger.num import Num, larger
 from ....ledger.remember import remembered
@@ -49,6 +50,16 @@ def peak_bytes(resolved: ResolvedRun, run: Run) -> Any:
             peak: Any = ledger.peak()
             highest = larger(highest, peak.max(axis=0) if getattr(peak, "ndim", 1) == 2 else peak)
     return highest
+
+
+def node_bytes(resolved: ResolvedRun, run: Run) -> Any:
+    """What ranks take of their node's memory in start-up and steps, of each set-up in `run`."""
+    engine, highest, ranks = resolved.engine, 0, resolved.hardware.gpus_per_node
+    for stage in busiest_stages(run, engine.name):
+        ledger = engine.ledger(replace(run, stage=stage))
+        peak: Any = ledger.peak(CPU) * ranks + ledger.peak(RANK_0)
+        highest = larger(highest, peak.max(axis=0) if getattr(peak, "ndim", 1) == 2 else peak)
+    return highest + ranks * resolved.host_libraries[1]
 
 
 class JoinedMesh(Struct, frozen=True):

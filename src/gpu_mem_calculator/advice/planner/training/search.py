@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ....estimates.life import MARGIN
 from ....estimates.machine import machine_of
 from ....estimates.margin import margin_of
 from ....ledger.remember import remembered
@@ -20,7 +21,7 @@ from ....training.engines import engine_row
 from ....training.rules import problems
 from ....training.step.layer_groups import equal_layers
 from .axes import BATCH, CHUNKS, CP, EP, MOST_PP, PIPE, PP, RANK, TP
-from .memory import outside_bytes, peak_bytes
+from .memory import node_bytes, outside_bytes, peak_bytes
 from .structures import Structure, makes_up, size_settings, with_sizes
 
 BINS = 50  # steps of the card's memory, of each of which the fastest set-up is kept
@@ -44,10 +45,17 @@ def named_settings(set_up: SetUp) -> dict[str, Any]:
 
 
 class Found(Struct, kw_only=True):
-    """What a search found: counts, the set-ups worth keeping, and the one that takes least."""
+    """What a search found: counts, the set-ups worth keeping, and the one that takes least.
+
+    - on_cards: how many fit on the cards, whatever their node has
+    - least_node_bytes: the least memory of a node that one of these takes; 0 where it does not
+      matter, since nobody says what a node has
+    """
 
     set_ups: int = 0
     feasible: int = 0
+    on_cards: int = 0
+    least_node_bytes: int = 0
     seconds: float = 0.0
     kept: list[SetUp] = field(default_factory=list)
     smallest: SetUp | None = None
@@ -60,6 +68,7 @@ class Evaluated(Struct, frozen=True, kw_only=True):
     ranks: Any
     allocated: Any
     total: Any
+    node: Any
     seconds: Any
 
 
@@ -87,9 +96,12 @@ def search(
 def joined(one: Found, other: Found) -> Found:
     """What two searches found; of equally small set-ups the first one's."""
     smallest = [found.smallest for found in (one, other) if found.smallest is not None]
+    node = [found.least_node_bytes for found in (one, other) if found.least_node_bytes]
     return Found(
         set_ups=one.set_ups + other.set_ups,
         feasible=one.feasible + other.feasible,
+        on_cards=one.on_cards + other.on_cards,
+        least_node_bytes=min(node, default=0),
         kept=one.kept + other.kept,
         smallest=min(smallest, key=lambda set_up: set_up.total_bytes, default=None),
     )
@@ -197,9 +209,12 @@ def evaluate(structure: Structure, global_batch: int) -> Evaluated:
     count = len(whole.pipes)
     if not count:
         return Evaluated(**dict.fromkeys(Evaluated.__struct_fields__, np.zeros(0)))
-    allocated = np.zeros(count, dtype="int64")
+    allocated, node = np.zeros(count, dtype="int64"), np.zeros(count, dtype="int64")
     for places in ledger_parts(structure, whole):
-        allocated[places] = peak_bytes(resolved, whole.part(places).of(resolved.run))
+        part = whole.part(places).of(resolved.run)
+        allocated[places] = peak_bytes(resolved, part)
+        if resolved.hardware.node_bytes is not None:
+            node[places] = node_bytes(resolved, part)
     run = whole.of(resolved.run)
     outside = outside_bytes(resolved, run)
     seconds = step_seconds(run, structure.engine, machine).estimate
@@ -208,6 +223,7 @@ def evaluate(structure: Structure, global_batch: int) -> Evaluated:
         ranks=whole.ranks,
         allocated=allocated,
         total=allocated + np.int64(allocated * _share(structure)) + outside,
+        node=node,
         seconds=np.broadcast_to(seconds, count),
     )
 
@@ -240,9 +256,13 @@ def collect(found: Found, structure: Structure, arrays: Evaluated) -> None:
     """
     import numpy as np
 
-    has = structure.resolved.hardware.memory_bytes
-    places = np.flatnonzero(arrays.total <= has)
+    hardware = structure.resolved.hardware
+    has, places = hardware.memory_bytes, np.flatnonzero(arrays.total <= hardware.memory_bytes)
     found.set_ups += len(arrays.total)
+    found.on_cards += len(places)
+    if hardware.node_bytes is not None and len(places):
+        found.least_node_bytes = int(arrays.node[places].min() * (1 + MARGIN))
+        places = places[arrays.node[places] * (1 + MARGIN) <= hardware.node_bytes]
     found.feasible += len(places)
     if len(arrays.total):
         found.smallest = _set_up(structure, arrays, int(np.argmin(arrays.total)))
