@@ -165,7 +165,8 @@ def _estimate(found: ResolvedRun) -> Any:
     """The entries of a run's ledger, and what else an answer is made of."""
     ledger = found.engine.ledger(found.run)
     entries = [(e.name, e.place, int(e.bytes), sorted(e.live.items())) for e in ledger.entries]
-    return entries, found.hardware, found.allocator, found.warnings
+    drawn = None if found.lengths is None else found.lengths.orders
+    return entries, found.hardware, found.allocator, found.warnings, drawn
 
 
 def _differ(one: ResolvedRun, two: ResolvedRun) -> bool:

@@ -157,6 +157,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     if resolved.engine.serve is not None:
         return _estimate_server(file, resolved)
     figures = training_figures(resolved, replay=replay)
+    resolved = figures.resolved
     stage, busiest, ledgers = figures.replayed, figures.busiest, (*figures.ledgers,)
     if stage is not None:
         from .stage_replay import with_block_rounding
@@ -171,6 +172,11 @@ def training_figures(
     resolved: ResolvedRun, *, replay: bool = True, ledgers: StageLedgers | None = None
 ) -> Figures:
     """The figures of a training run that decide whether it fits."""
+    drawn = None
+    if replay and resolved.lengths is not None:
+        from .drawn import settled
+
+        resolved, drawn = settled(resolved)
     ledgers = ledgers or stage_ledgers(resolved)
     peaks = ledgers.peaks(STEP)
     busiest = peaks.index(max(peaks))
@@ -181,13 +187,19 @@ def training_figures(
         stage = replay_peaks(resolved, busiest, *ledgers.highest(busiest))
     if stage is not None:
         peaks[busiest] = stage.allocated_bytes
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    if drawn is not None and stage is not None:
+        from .drawn import under_cap
+
+        drawn = under_cap(resolved, drawn, stage, resolved.hardware.memory_bytes - outside)
     return Figures(
         resolved=resolved,
         ledgers=ledgers,
         peaks=peaks,
         busiest=busiest,
         replayed=stage,
-        outside=sum(size for _, size, _ in resolved.outside_torch),
+        outside=outside,
+        drawn=drawn,
     )
 
 
@@ -221,6 +233,8 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     """The verdict of a run that is not a server's by its figures, without what is not modelled;
     replays only where the ledger leaves it open.
     """
+    if resolved.lengths is not None:
+        return training_figures(resolved).verdict
     ledgers = stage_ledgers(resolved)
     peaks = ledgers.peaks(STEP)
     busiest = peaks.index(max(peaks))
@@ -247,6 +261,8 @@ def surely_fits(estimate: Estimate) -> bool:
     from .stage_replay import replay_stage
 
     resolved = estimate.resolved
+    if resolved.lengths is not None:
+        return resolved_verdict(resolved) == FITS
     stage = replay_stage(resolved, estimate.result.busiest_stage, estimate.ledger)
     if stage is None:
         return False

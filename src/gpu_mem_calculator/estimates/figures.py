@@ -14,6 +14,7 @@ from .life import NodeMemory, PhaseMemory, life, node_memory
 from .stage_ledgers import StageLedgers
 
 if TYPE_CHECKING:
+    from .drawn import DrawnReserve
     from .stage_replay import StageReplay
 
 
@@ -24,6 +25,7 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     - busiest: the stage whose figures these are
     - replayed: its replay; None where only the ledger was computed
     - outside: bytes outside torch on one GPU
+    - drawn: what other orders of its batches reserve, where the order is not known
     """
 
     resolved: ResolvedRun
@@ -32,6 +34,7 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     busiest: int
     replayed: StageReplay | None
     outside: int
+    drawn: DrawnReserve | None = None
 
     @property
     def cap(self) -> int:
@@ -68,6 +71,8 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def verdict(self) -> str:
         """The verdict without what is not modelled."""
+        if self.drawn is not None:
+            return self.drawn.verdict
         if self.replayed is not None:
             return replay_verdict(self.replayed, self.cap)
         highest = max(self.allocated, *self.starts, 0) + self.outside

@@ -143,6 +143,55 @@ class OtherCard(Struct, frozen=True, kw_only=True):
     verdict: str
 
 
+class LongestBatch(Struct, frozen=True, kw_only=True):
+    """The micro-batch with the most tokens: its sequences, the tokens of each, and its step."""
+
+    sequences: int
+    tokens: int
+    step: int
+
+
+class ReserveSpread(Struct, frozen=True, kw_only=True):
+    """What torch reserves over the orders that were drawn."""
+
+    low_bytes: int
+    median_bytes: int
+    high_bytes: int
+
+
+class OtherReserve(Struct, frozen=True, kw_only=True):
+    """What torch reserves after the same steps with another setting."""
+
+    setting: str
+    reserved_after_bytes: int
+
+
+class LengthsResult(Struct, frozen=True, kw_only=True):
+    """Batches that differ in length.
+
+    - tokens: of the longest batch
+    - steps: how many were replayed, one after the other; run_steps: of the run; epoch_steps: of
+      an epoch, None where the data set's size is not known
+    - orders: how many were drawn; known: it is the run's own
+    - reserved_after_bytes: what torch reserves after the steps with enough memory; of several
+      orders, of the one that is shown
+    - probability_to_die: the share of orders that run out of memory on the card
+    - instead: what other settings change
+    """
+
+    longest_batch: LongestBatch
+    tokens: int
+    steps: int
+    run_steps: int
+    epoch_steps: int | None
+    orders: int
+    known: bool
+    reserved_after_bytes: int
+    spread: ReserveSpread
+    probability_to_die: float
+    instead: list[OtherReserve]
+
+
 class MemoryResult(Struct, frozen=True, kw_only=True):
     """The answer: four numbers that are never mixed up, the verdict, and the parts.
 
@@ -167,6 +216,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     the total, negative where it is short. `phases` are those of the run's life, from loading on;
     `host` is the verdict on the memory of a node, and `host_bytes_per_node` its figure. `steps` are
     the first steps, as the replay has them: optimizer states exist from the end of the first.
+    `lengths` are the batches where they differ; then `steps` has all that were replayed.
     `fails_at` is where a run that does not fit runs out of memory. `version` is that of these
     fields, to which a version only adds.
     """
@@ -209,6 +259,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     other_cards: list[OtherCard] = []
     phases: list[PhaseMemory] = []
     host: NodeMemory | None = None  # of training
+    lengths: LengthsResult | None = None
     summary: str = ""
     version: int = 2
 

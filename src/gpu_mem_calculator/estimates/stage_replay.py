@@ -23,13 +23,11 @@ from ..pytorch.replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
-from ..training.step.stream import allocation_stream, refilled_stream
+from ..training.lengths.batches import DrawnBatches
 from .margin import Margin, WithMargin, margin_bytes, margin_of
 from .stage_ledgers import step_phases
+from .stage_requests import DrawnRequests, ShapeStreams, StageRequests, requests_of, stage_requests
 
-MICRO_BATCHES = 4
-"""At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
-blocks. All of 36 measured runs that accumulate need and reserve the same with 4 as with more."""
 APART = 64 * KIB
 """Bytes of small tensors by which the peaks of stream and ledger may differ."""
 COARSE, FINE = 20, 1000
@@ -60,7 +58,7 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
     startup_bytes: int
     reserved_bytes: int
     phases: dict[str, ReplayPhase]
-    asked: StageRequests
+    asked: StageRequests | DrawnRequests
     search: NeedsSearch
     allocator: AllocatorSettings
     margin: Margin
@@ -113,53 +111,6 @@ class StageReplay(WithMargin, Struct, frozen=True, kw_only=True, dict=True):
         return slack_bytes(self.asked.usual, self.search.plan)
 
 
-class StageRequests(Struct, frozen=True, dict=True):
-    """The requests of a stage to the allocator: the usual ones, and those on a small GPU.
-
-    `like`: what is equal for runs that differ in batch and sequence alone, or in sizes.
-    """
-
-    ledger: Ledger
-    micro_batches: int
-    like: object = None
-
-    @cached_property
-    def usual(self) -> AllocationStream:
-        """The requests on a GPU with enough memory."""
-        return self._stream(tight=False)
-
-    @cached_property
-    def tight(self) -> AllocationStream:
-        """The requests on a GPU that is too small for the usual ones."""
-        return self._stream(tight=True)
-
-    def _stream(self, *, tight: bool) -> AllocationStream:
-        if self.like is None:
-            return allocation_stream(self.ledger, self.micro_batches, tight=tight)
-        return refilled_stream(self.like, self.ledger, self.micro_batches, tight=tight)
-
-
-def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
-    """The requests of a stage, from its ledger with every layer unrolled."""
-    return _requests(resolved.engine.ledger, resolved.run, stage)
-
-
-def _requests(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> StageRequests:
-    group = int(run.micro_batch_group or run.mesh.pp)
-    rest = int(run.micro_batches) % group if run.virtual_stages > 1 else 0  # a smaller last group
-    count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
-    run = replace(run, stage=stage, unrolled=True, micro_batches=count)
-    ledger = replace(ledger_of(run), scaled=run.parameters_given is not None)
-    like = ledger.schedule and (ledger.schedule, count, _events(ledger))
-    return StageRequests(ledger, count, like or (ledger_of, replace(run, batch=0, seq=0)))
-
-
-def _events(ledger: Ledger) -> tuple[object, ...]:
-    """The events of each different block, by which a ledger finds another one that is alike."""
-    scripts = {id(play.script): play.script for play in ledger.plays.values()}
-    return tuple((script.forward, script.backward) for script in scripts.values())
-
-
 def taken_under(resolved: ResolvedRun, stage: int, cap: int) -> int:
     """`cap` where a stage gets through when torch may take at most `cap` bytes; else about the
     bytes with which it would.
@@ -183,7 +134,8 @@ def replay_peaks(resolved: ResolvedRun, stage: int, highest: int, steps: int) ->
     engine, run, allocator = resolved.engine, resolved.run, resolved.allocator
     if highest > most_bytes(allocator):
         return None
-    return _replayed(engine.ledger, engine.name, run, stage, allocator, steps)
+    drawn = None if resolved.lengths is None else Same(resolved.lengths)
+    return _replayed(engine.ledger, engine.name, run, stage, allocator, steps, drawn)
 
 
 @remembered(FEW)
@@ -194,9 +146,12 @@ def _replayed(
     stage: int,
     allocator: AllocatorSettings,
     peak: int,
+    drawn: Same[DrawnBatches] | None,
 ) -> StageReplay:
     """The replay of a stage, whose steps have this peak by the ledger."""
-    requests = _requests(ledger_of, run, stage)
+    requests: StageRequests | DrawnRequests = requests_of(ledger_of, run, stage)
+    if drawn is not None:
+        requests = DrawnRequests(ShapeStreams(ledger_of, run, stage), drawn.value.main)
     search = _searched(Same(requests.usual), allocator)
     outcome = search.unlimited
     _, startup = requests.usual.marks[0]
@@ -264,7 +219,8 @@ def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
     if beyond > slack_at_start(stage.asked.usual, stage.search.plan):
         most = stage.slack_bytes + APART
         assert beyond <= most, f"blocks have {beyond:,} B beyond their tensors"
-    assert beyond >= -APART, f"blocks have {-beyond:,} B less than their tensors"
+    drawn = isinstance(stage.asked, DrawnRequests)  # the longest batch may be the first step's
+    assert drawn or beyond >= -APART, f"blocks have {-beyond:,} B less than their tensors"
     blocks = Entry(
         name="blocks larger than their tensors",
         kind=RUNTIME,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..advice.training.answers import REMEDIES, TrainingAnswers
 from ..estimates.calculator import Estimate
 from .headline import asked_words, verdict
+from .lengths_words import lengths_words
 from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, part_row, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .parts import BreakdownRow, parts
@@ -42,7 +43,12 @@ def short_answer(
         ],
         cut(wrap_lines("", asked_words(estimate), "", width), ASKED),
         list(parts_lines(estimate, width)),
-        [one for text in (longest, *asides) if text for one in wrap_lines("", text, width=width)],
+        [
+            one
+            for text in (*lengths_words(estimate.result), longest, *asides)
+            if text
+            for one in wrap_lines("", text, width=width)
+        ],
     ]
     assumed = assumed_lines(estimate, notes, width, 1, asides)
     left = LINES - sum(map(len, blocks)) - len(assumed)

@@ -8,6 +8,7 @@ from ..advice.training.answers import LONGEST, OTHER_TOOLS, TrainingAnswers
 from ..estimates.calculator import Estimate
 from ..estimates.life import TITLES, NodeMemory, PhaseMemory
 from .headline import basis, headline, remarks, verdict
+from .lengths_words import long_lengths_words
 from .lines import BOLD, DIM, Line, command, gib, line, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .numbers import four_numbers, numbers_table
@@ -38,6 +39,9 @@ def text_report(
     yield from parts_table(estimate)
     yield line()
     yield from stage_table(estimate)
+    for text in long_lengths_words(estimate.result):
+        yield from wrap_lines("", text)
+    yield from [line()] if estimate.result.lengths else []
     yield from _numbers(estimate)
     yield from basis(estimate)
     yield from remarks(estimate)

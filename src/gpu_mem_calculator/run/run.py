@@ -67,6 +67,7 @@ class Run(Struct, frozen=True, kw_only=True):
     loss_chunk: int = 0  # vocabulary entries of a tile of the chunked loss
     labelled: Num | None = None  # tokens of a sequence with a label; None: all but the first
     documents: int = 1  # of a sequence; attention is masked between them
+    padded: bool = False  # shorter sequences of a batch are padded, and attention gets a mask
     disable_dropout: bool = False  # dropout modules are off, in `arch` already
     reference: str = ""  # a reference model: COPY, BASE, PRECOMPUTED; "": none
     label_smoothing: float = 0.0

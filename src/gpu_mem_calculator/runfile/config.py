@@ -18,6 +18,7 @@ from .field_types import (
     Count,
     Flag,
     Layers,
+    Lengths,
     Levels,
     Loss,
     Object,
@@ -109,11 +110,27 @@ class EvaluationConfig(Struct, kw_only=True, omit_defaults=True):
     accumulation_steps: Count | None = None
 
 
+class SamplingConfig(Struct, kw_only=True, omit_defaults=True):
+    """In which order the examples of `lengths` become batches, with Trainer's own words."""
+
+    strategy: Literal["random", "sequential", "group_by_length", "distributed"] = "random"
+    data_seed: Size | None = None
+    max_steps: Count | None = None
+    epochs: Positive | None = None
+    drop_last: Flag = False
+
+
 class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     """How it is trained."""
 
     batch_size: Count | None = None
     seq_len: Count | None = None
+    lengths: Lengths | None = None
+    padding: Literal["longest", "max_length"] | None = None
+    pad_to_multiple_of: Count | None = None
+    padding_free: Flag | None = None
+    packing: Literal["none", "bfd", "bfd_split", "wrapped"] | None = None
+    sampling: SamplingConfig | None = None
     gradient_accumulation_steps: Count | None = None
     dtype: Text | None = None
     precision: Literal["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"] | None = None
@@ -162,6 +179,7 @@ INNER: Mapping[str, type[Struct]] = {
     "lora": LoraConfig,
     "generation": GenerationConfig,
     "evaluation": EvaluationConfig,
+    "sampling": SamplingConfig,
 }
 
 

@@ -39,6 +39,10 @@ Revision = Annotated[
     str, Meta(min_length=1, max_length=255, description="a branch, a tag or a commit on the hub")
 ]
 Object = Annotated[dict[str, Any], Meta(description="an object")]
+Lengths = Annotated[
+    list[int] | dict[str, Any] | str,
+    Meta(description="a list of lengths, a distribution of them, or a file's path"),
+]
 Parameters = Annotated[
     int | float | str,
     Meta(description='a count such as 7000000000, "7B", "7000M", "7e9" or "1.5T"'),

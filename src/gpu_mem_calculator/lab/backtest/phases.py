@@ -76,6 +76,10 @@ def replayed_peaks(
             continue
         phase = _with_forward(name, phase, names)
         step = f"s{min(phase.step, last)}"
+        if phase.kind == "step":
+            own = [one.peak_bytes for mark, one in phases.items() if mark.startswith(f"{step}.")]
+            peaks_by_name[name] = max(own)
+            continue
         words = [f"{step}.{word}" for word in _replay_phases(phase, micro_batches, latest)]
         peaks = [phases[word].peak_bytes for word in words if word in phases]
         if peaks:

@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...estimates.calculator import STEP, Estimate, full_estimate
+from ...estimates.drawn import settled
 from ...estimates.fit_verdict import FITS, replay_verdict
 from ...estimates.machine import machine_of
 from ...estimates.server_result import serving_result
@@ -128,11 +130,13 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     if is_life(row.phases):
         return by_life(row)
     estimate = full_estimate(run_file_of(row), replay=False)
-    resolved, run = estimate.resolved, estimate.resolved.run
+    (resolved, _), run = settled(estimate.resolved), estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, int(run.mesh.pp))
     if estimate.served:
         return by_server(estimate, stage)
     ledger = estimate.ledgers[stage]
+    if resolved.run is not run:
+        ledger = resolved.engine.ledger(replace(resolved.run, stage=stage))
     stage_replay = replay_stage(resolved, stage, ledger)
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)

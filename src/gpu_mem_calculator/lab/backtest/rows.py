@@ -20,6 +20,7 @@ from .life import host_phases
 ROWS = tables(__file__)
 METRICS: dict[str, str] = ROWS["metrics"]  # each that is scored, and its key in `measured`
 KNOWN = (*METRICS.values(), *ROWS["unscored"])
+STEPS = "steps"  # of a run whose batches differ: what each step has, scored as a phase
 LISTS = ("step_peaks_bytes",)  # a number of bytes for each step
 TIMED = "step_seconds_all"  # the seconds of each step that was timed without probes
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
@@ -126,6 +127,8 @@ def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     if on_host:
         measured.setdefault("host_bytes", max(on_host.values()))
         phases |= on_host
+    for number, step in enumerate(measured.get(STEPS) or ()):
+        phases.setdefault(f"s{number}.step", step["peak_bytes"])
     if has_probes(measured, phases):
         measured.pop(METRICS["step"], None)
     environment = data.get("environment") or {}
@@ -203,6 +206,8 @@ def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
             good, form = isinstance(value, bool), "true or false"
         elif key in LISTS:
             good, form = _list_of(value, _whole_number), "a list of whole numbers of bytes"
+        elif key == STEPS:
+            good, form = _list_of(value, _is_step), "a list of objects with peak_bytes"
         elif key == TIMED:
             good, form = _list_of(value, _number), "a list of numbers, 0 or more"
         elif key in NUMBERS:
@@ -238,6 +243,10 @@ def _number(value: Any) -> bool:
 
 def _list_of(value: Any, good: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(good, value))
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, dict) and _whole_number(value.get("peak_bytes"))
 
 
 def _short(value: Any) -> str:

@@ -22,6 +22,7 @@ from ...run.releases import UserRelease
 from ...run.run import DEFAULT_OPTIMIZER, Run
 from ...serving import spellings as servers
 from ...training.engines import DEFAULT, engine, engine_names, engines, spellings
+from ...training.losses import DEFAULT as DEFAULT_LOSS
 from ...training.losses import LOSSES
 from ...training.optimizers import OPTIMIZERS, optimizer_name
 from ...training.recompute_rules import recompute_note
@@ -34,6 +35,7 @@ from . import training_rules
 from .colocated_engine import with_engine
 from .hardware import Hardware, find_hardware
 from .implementation import implementation_options, in_implementation
+from .lengths import find_batches, length_limits, with_batches
 from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
 from .resolved_run import ResolvedRun
@@ -163,6 +165,8 @@ def draft_training(file: RunFile) -> ResolvedRun:
     adapter = attempt(find_adapter, file.training, model.arch)
     loss = attempt(loss_choices, file.training, model.arch.family)
     rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
+    of_loss = loss["loss"] if loss else DEFAULT_LOSS
+    drawn = attempt(find_batches, file.training, chosen, int(mesh.dp), of_loss)
     seq, assumed = sequence(file, model.arch, recorded=model.record is not None)
     precision, card = default_precision(file.training, hardware, chosen)
     training |= precision
@@ -194,7 +198,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
     )
     run = with_evaluation(run, file.training.evaluation)
     run, outliers = with_outliers(run, file.training, model.config)
-    run = chosen.complete(run)
+    run = with_batches(chosen.complete(run), drawn)
     program = file.translation or Translation()
     return ResolvedRun(
         run=run,
@@ -206,10 +210,12 @@ def draft_training(file: RunFile) -> ResolvedRun:
         meant=program.meant,
         decisive=(*hardware.decisive, *([f"{seq:,} tokens"] if assumed else ())),
         versions=_versions(file, program),
+        lengths=drawn,
         limits=(
             *training_rules.image_limit(run),
             *training_rules.shared_units_limit(run),
             *training_rules.compile_limit(run),
+            *length_limits(run, drawn),
             *(file.limits or ()),
         ),
         warnings=(

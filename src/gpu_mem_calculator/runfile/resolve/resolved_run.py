@@ -12,6 +12,7 @@ from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
 from ...run.releases import UserRelease
 from ...run.run import Run
+from ...training.lengths.batches import DrawnBatches
 from ..find_model.model_source import ResolvedModel
 from .hardware import Hardware
 
@@ -21,7 +22,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
 
     `assumed` and `warnings` have one sentence for each, `meant` each key that a program means.
     `decisive` are the assumptions that could turn the verdict, in a few words; `limits` what is not
-    modelled; `versions` the releases that are known, by package.
+    modelled; `versions` the releases that are known, by package; `lengths` the batches, where they
+    differ: `run` then has the longest.
     """
 
     run: Run
@@ -34,6 +36,7 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
     meant: tuple[str, ...] = ()
     decisive: tuple[str, ...] = ()
     limits: tuple[Limit | BoundedLimit, ...] = ()
+    lengths: DrawnBatches | None = None
     versions: Mapping[str, UserRelease] = {}
 
     @property

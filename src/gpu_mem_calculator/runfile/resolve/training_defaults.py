@@ -27,7 +27,8 @@ def default_sequence(own: int, written: int | None = None) -> int:
 def sequence(file: RunFile, arch: Arch, *, recorded: bool) -> Chosen:
     """The tokens of a sequence, and a sentence where no key says them."""
     given = file.training.seq_len or trained_tokens(file.training)
-    if given or recorded:  # a recorded module has the length that it was recorded with
+    drawn = file.training.lengths is not None
+    if given or recorded or drawn:  # a recorded module has the length that it was recorded with
         return given or arch.max_seq_len, ()
     written, own = file.model.max_seq_len, arch.max_seq_len
     seq = default_sequence(own, written)

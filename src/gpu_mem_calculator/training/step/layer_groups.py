@@ -21,8 +21,8 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
 
     `recompute` is "none", "selective", "op" or "full", `rule` has its details, `reentrant` is the
     kind of its checkpoint, `window` the attention window in tokens (None: all of the sequence).
-    `together`: layers under one checkpoint, which count as one. `packed`: sequences consist of
-    several documents, between which attention is masked.
+    `together`: layers under one checkpoint, which count as one. `packed`: attention is masked
+    between the documents of a sequence, or at the padding of shorter ones.
     """
 
     layer: Layer
@@ -90,7 +90,7 @@ def layer_groups(run: Run, low: Num, high: Num) -> LayerGroups:
                     reentrant=run.reentrant,
                     window=window,
                     title=f"{layer.kind} layers",
-                    packed=run.documents > 1,
+                    packed=run.documents > 1 or run.padded,
                 )
             )
     if run.unrolled:

@@ -165,7 +165,8 @@ def _mask_entries(
     lasting = len(held)  # masks that are alive after forward
     masked = [g for g in groups if needs_mask(setting, g.layer.mixer, eager=eager, slides=g.masked)]
     area, count = run.seq * run.seq, 1
-    size = mask_bytes(setting, area, 1, eager=eager)
+    padded = run.batch if run.padded else None
+    size = mask_bytes(setting, area, padded or 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
         size = sized(area * run.batch * getattr(mixers[0], "heads", 1), setting.bits)
         if not (eager or setting.autocast):  # autocast casts it in every layer
@@ -187,7 +188,7 @@ def _mask_entries(
     live = {i.name: count if in_stack(i) else lasting for i in working}
     masks = replace(_kept("attention masks", size, live, MASK_CODE), role=AFTER_EMBEDDING)
     slides = run.documents > 1 or (any(windowed) and (all(windowed) or not eager))
-    script = mask_events(area, None, size if eager else None, slides=slides)
+    script = mask_events(area, padded, size if eager else None, slides=slides)
     if run.unrolled and int(script.sizes[script.left[0]]) == int(size):
         masks = replace(masks, script=script)
     yield masks

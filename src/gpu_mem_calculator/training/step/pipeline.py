@@ -63,6 +63,7 @@ class PipelineStage(Struct, frozen=True, kw_only=True):
 
 READ = (  # fields of a run from which its stages are made, besides model, sequence and pipeline
     "documents",
+    "padded",
     "ends_counted",
     "micro_batch_group",
     "recompute",

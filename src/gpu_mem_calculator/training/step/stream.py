@@ -31,6 +31,7 @@ from .stream_writer import StreamWriter
 LEAST = 3
 STEPS = 3  # from the second on optimizer states exist; the third reuses the second's memory
 STARTUP_MARK = "startup"
+KEPT = 2  # streams of runs that are alike: short and long sequences often have other events
 
 
 def allocation_stream(
@@ -51,18 +52,20 @@ def refilled_stream(
     the stream of another one is written, its sizes are filled in anew.
     """
     known = _written_before(like, tight)
-    if known and (stream := known[0].refilled(ledger)):
-        return stream
+    for number, written in enumerate(known):
+        if stream := written.refilled(ledger):
+            known.insert(0, known.pop(number))
+            return stream
     writer = _write(ledger, micro_batches, tight=tight)
     stream = writer.written()
     if writer.refills:
-        known[:] = [WrittenStream(ledger, stream, writer.origins)]
+        known[:] = [WrittenStream(ledger, stream, writer.origins), *known[: KEPT - 1]]
     return stream
 
 
 @remembered(16)
 def _written_before(like: object, tight: bool) -> list[WrittenStream]:
-    """Where the last stream is kept that was written for a run that is `like` this."""
+    """Where the last streams are kept that were written for runs that are `like` this."""
     return []
 
 

@@ -1,0 +1,1 @@
+"""Batches of mixed length: in which order a run draws them, and what torch reserves after them."""
