@@ -21,6 +21,7 @@ from ..runfile.config import (
     ModelConfig,
     ParallelismConfig,
     RunFile,
+    SamplingConfig,
     TrainingConfig,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "ParallelismConfig",
     "PhaseResult",
     "RunFile",
+    "SamplingConfig",
     "StageResult",
     "StepResult",
     "TrainingConfig",

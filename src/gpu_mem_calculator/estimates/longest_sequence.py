@@ -129,7 +129,7 @@ class TriedLengths:
 
 
 def _with_seq(resolved: ResolvedRun, seq: int) -> ResolvedRun:
-    return replace(resolved, run=replace(resolved.run, seq=seq), lengths=None)
+    return replace(resolved, run=replace(resolved.run, seq=seq))
 
 
 def _taken(resolved: ResolvedRun, stage: int, limit: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,10 +24,12 @@ from ..pytorch.replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
-from ..training.lengths.batches import DrawnBatches
 from .margin import Margin, WithMargin, margin_bytes, margin_of
 from .stage_ledgers import step_phases
 from .stage_requests import DrawnRequests, ShapeStreams, StageRequests, requests_of, stage_requests
+
+if TYPE_CHECKING:
+    from ..training.lengths.batches import DrawnBatches
 
 APART = 64 * KIB
 """Bytes of small tensors by which the peaks of stream and ledger may differ."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,9 +13,11 @@ from ..ledger.ledger import Ledger
 from ..pytorch.replay.stream import AllocationStream
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
-from ..training.lengths.batches import BatchShape, Order, size
-from ..training.lengths.shaped_stream import CutStream, cut, joined_stream
 from ..training.step.stream import allocation_stream, refilled_stream
+
+if TYPE_CHECKING:
+    from ..training.lengths.batches import BatchShape, Order
+    from ..training.lengths.shaped_stream import CutStream
 
 MICRO_BATCHES = 4
 """At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
@@ -101,6 +104,8 @@ class ShapeStreams:
 
     def cut(self, shape: BatchShape) -> CutStream:
         """It in pieces. Streams that differ in sizes alone have the same events."""
+        from ..training.lengths.shaped_stream import cut
+
         stream = self[shape]
         if id(stream.events) not in self._cuts:
             apart = int(self._of[1].mesh.pp) == 1
@@ -121,14 +126,21 @@ class DrawnRequests(Struct, frozen=True, dict=True):
     @cached_property
     def ledger(self) -> Ledger:
         """That of the longest batch."""
+        from ..training.lengths.batches import size
+
         return self.streams.asked(max((b for s in self.order for b in s), key=size)).ledger
 
     @cached_property
     def usual(self) -> AllocationStream:
         """The requests on a GPU with enough memory."""
-        return joined_stream(self.order, self.streams)
+        return self._joined(self.streams)
 
     @cached_property
     def tight(self) -> AllocationStream:
         """The requests on a GPU that is too small for the usual ones."""
-        return joined_stream(self.order, self.streams.on_small_card())
+        return self._joined(self.streams.on_small_card())
+
+    def _joined(self, streams: ShapeStreams) -> AllocationStream:
+        from ..training.lengths.shaped_stream import joined_stream
+
+        return joined_stream(self.order, streams)

@@ -98,20 +98,16 @@ def _packed(
     return packed(lengths, config.seq_len, packing)
 
 
-def with_batches(run: Run, drawn: DrawnBatches | None) -> Run:
+def with_batches(run: Run, drawn: DrawnBatches) -> Run:
     """The run with its longest batch."""
-    if drawn is None:
-        return run
     several = drawn.batching.collator.padding == PADDING_FREE and drawn.batching.rows > 1
     most = max(map(len, drawn.main))  # fewer where an epoch has less than a whole step
     run = replace(run, micro_batches=most, documents=max(run.documents, 1 + several))
     return drawn.longest.of(run)
 
 
-def length_limits(run: Run, drawn: DrawnBatches | None) -> Iterator[Limit]:
+def length_limits(run: Run, drawn: DrawnBatches) -> Iterator[Limit]:
     """What is not modelled of batches that differ."""
-    if drawn is None:
-        return
     if run.compile:
         why = "the graphs that torch.compile makes for other lengths are not modelled"
         yield Limit(key="training.lengths with training.compile", why=why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,9 +13,11 @@ from ...run.engine import Engine
 from ...run.limits import BoundedLimit, Limit
 from ...run.releases import UserRelease
 from ...run.run import Run
-from ...training.lengths.batches import DrawnBatches
 from ..find_model.model_source import ResolvedModel
 from .hardware import Hardware
+
+if TYPE_CHECKING:
+    from ...training.lengths.batches import DrawnBatches
 
 
 class ResolvedRun(Struct, frozen=True, kw_only=True):

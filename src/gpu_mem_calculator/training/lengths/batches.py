@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice, tee
 from math import ceil
-from random import Random
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -236,6 +235,8 @@ def redrawn(drawn: DrawnBatches, strategy: str) -> Order:
 
 def _drawn(draw: Draw | None, number: int, count: int) -> list[int]:
     assert draw is not None, "a run has lengths or a distribution of them"
+    from random import Random  # which takes longer to import than most commands
+
     random = Random(number)
     return [draw(random) for _ in range(count)]
 

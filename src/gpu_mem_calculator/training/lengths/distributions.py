@@ -6,10 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import exp, log
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
 
 Z99 = 2.3263478740408408  # the 99th percentile of a standard normal distribution
-Draw = Callable[[Random], int]
+Draw = Callable[["Random"], int]
 
 
 def uniform(low: int, high: int) -> Draw:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from random import Random
 
 RANDOM, SEQUENTIAL, GROUPED = "random", "sequential", "group_by_length"
 DISTRIBUTED = "distributed"
@@ -26,6 +25,8 @@ class TorchGenerator:
     __slots__ = ("_random",)
 
     def __init__(self, number: int) -> None:
+        from random import Random  # which takes longer to import than most commands
+
         self._random = Random()
         self._random.setstate((3, (*_state(number), WORDS), None))
 
