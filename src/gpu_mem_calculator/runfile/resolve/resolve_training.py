@@ -240,6 +240,8 @@ def _stored_bits(config: Mapping[str, Any] | None) -> int:
     places = (config or {}, inner if isinstance(inner, Mapping) else {})
     words = (str(place.get(key)) for place in places for key in ("dtype", "torch_dtype"))
     return next((BITS[name] for name in map(dtype_name, words) if name in BITS), 16)
+
+
 def _drawn(config: TrainingConfig, engine: Engine, ranks: int, loss: str) -> DrawnBatches | None:
     """The batches of examples that differ in length; None where all are alike."""
     needing = (config.padding, config.pad_to_multiple_of, config.packing, config.padding_free)
