@@ -150,6 +150,8 @@ def live(
     found["environment"] = environment() | {"imported_before_the_fork": list(ahead)}
     if "engine" in config:
         found["environment"]["process_group"] = "fake"
+    elif variables := config["program"].pop("env", None):
+        found["environment"]["alloc_conf"] = variables["PYTORCH_CUDA_ALLOC_CONF"]
     found["seconds"] = round(time.monotonic() - begun, 1)
     (work / f"{name}.json").write_text(json.dumps(found))
 
