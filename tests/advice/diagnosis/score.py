@@ -1,11 +1,14 @@
-"""Scores the diagnosis on the runs that died: `python -m tests.advice.diagnosis.score`."""
+"""Scores the diagnosis on runs that died and on public cases.
+
+python -m tests.advice.diagnosis.score [died] [died_2] [public_cases] [public_cases_2]
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +42,15 @@ TENSORS = {
     "LoRA's activations": {"activations", "activation_gradient"},
     "gradients": {"gradients"},
     "gradients' norm": {"gradients"},
+    "gradient buckets": {"gradient_bucket"},
+    "KV cache": {"kv_cache"},
 }
 PHASES = {
     "loading": "loading",
     "start-up": "start-up",
     "evaluation": "evaluation",
     "saving": "save",
+    "generation": "generation",
 }
 SHARE = {"share_too_high", "server_share"}
 HOST = {"host_ram", "host_ram_maybe", "host_cache"}
@@ -81,6 +87,13 @@ CAUSES = {
     "fragmentation": {"fragmented"},
     "nccl_card_full": {"nccl"},
     "shm_too_small": {"shared_memory"},
+    "parallel_slots_multiply_kv": {"cache_buffer", "compute_buffer"},
+    "image_too_large": {"images_in_trial_run", "compute_buffer"},
+    "vision_encoder_not_counted": {"compute_buffer"},
+    **dict.fromkeys(("host_prompt_cache", "does_not_fit_host"), HOST),
+    "estimate_too_low": {"weights", "cache_buffer", "compute_buffer"},
+    "split_ignores_card_size": {"weights", "cache_buffer", "compute_buffer"},
+    "saving_8bit_copy": {"saving"},
 }
 STEP = "optimizer step"
 
@@ -111,11 +124,11 @@ def tensor_words(tensor: str) -> set[str]:
     return TENSORS.get(name) or set().union(*parts.values()) or {name}
 
 
-def score() -> dict[str, list[str]]:
-    """By what was asked: the runs in which it is not said as the truth has it."""
-    truth = {row["id"]: row for row in rows("died_truth")}
+def score(name: str) -> dict[str, list[str]]:
+    """By what was asked: the runs of a file in which it is not said as the truth has it."""
+    truth = {row["id"]: row for row in rows(f"{name}_truth")}
     wrong: dict[str, list[str]] = {"phase": [], "tensor": [], "certain and wrong": []}
-    for row in rows("died"):
+    for row in rows(name):
         want, cause = truth[row["id"]], diagnose(row["text"], row["config"]).cause
         found = (phase_word(cause), cause.tensor) if cause else ("", "")
         if found[0] != want["phase"]:
@@ -127,10 +140,10 @@ def score() -> dict[str, list[str]]:
     return wrong
 
 
-def public() -> dict[str, list[str]]:
-    """The same of the public cases: the cause, and the figures that were not read."""
+def public(name: str) -> dict[str, list[str]]:
+    """The same of public cases: the cause, and the figures that were not read."""
     wrong: dict[str, list[str]] = {"cause": [], "figures": [], "certain and wrong": []}
-    for row in rows("public_cases"):
+    for row in rows(name):
         found = diagnose(row["text"], row["command"] or None)
         cause, want = found.cause, CAUSES.get(row["cause_word"], set())
         if cause is None or cause.id not in want:
@@ -178,16 +191,20 @@ def _is_number_read(text: str, unit: str, read: set[float]) -> bool:
     return any(abs(one - want) <= 1 for one in read for want in (plain, binary, decimal))
 
 
-def main() -> int:
-    """Print the score."""
-    figures = sum(len(row["figures"]) for row in rows("public_cases"))
-    for title, name, found in (("died", "died", score()), ("public", "public_cases", public())):
-        for what, wrong in found.items():
-            count = figures if what == "figures" else len(rows(name))
-            print(f"{title}, {what}: {len(wrong)} wrong of {count}")
+SETS = {"died": score, "died_2": score, "public_cases": public, "public_cases_2": public}
+
+
+def main(names: Sequence[str]) -> int:
+    """Print the score of some files, or of all."""
+    for name in names or SETS:
+        cases = rows(name)
+        for what, wrong in SETS[name](name).items():
+            figures = what == "figures"
+            count = sum(len(row["figures"]) for row in cases) if figures else len(cases)
+            print(f"{name}, {what}: {len(wrong)} wrong of {count}")
             print(*(f"  {one}" for one in wrong), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
