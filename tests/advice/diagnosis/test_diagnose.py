@@ -74,6 +74,21 @@ def test_a_size_that_the_run_has_at_that_place_is_certain() -> None:
     assert found.formula == "4 × 1,024 tokens × 151,936 logits × 4 bytes"
 
 
+def test_a_first_step_has_no_optimizer_states() -> None:
+    """What was held says that it is a later one, where no step is printed."""
+    run = {
+        "model": {"name": "qwen2.5-1.5b"},
+        "training": {"batch_size": 1, "seq_len": 512},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+    }
+    sizes = {"held": ["5.00 GiB", "30.00 GiB"], "phase": ["forward", "forward, step 2"]}
+    for held, phase in zip(*sizes.values(), strict=True):
+        text = _text("x/modeling.py", "forward", "self.down_proj(x)", allocated=held)
+        found = diagnose(text, run).cause
+        assert found is not None
+        assert found.phase == phase
+
+
 def test_somebody_else_on_the_card_is_seen() -> None:
     """By what neither this process nor free memory accounts for."""
     found = diagnose(_text(process="40.00 GiB", allocated="38.00 GiB")).cause

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.advice.diagnosis.crash import WITHIN_TRAINING
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import PrintedPart
 from gpu_mem_calculator.advice.diagnosis.part_rows import part_rows
-from gpu_mem_calculator.advice.diagnosis.training_parts import WITHIN_TRAINING
 from gpu_mem_calculator.report.diagnosis import diagnosis_lines
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.tools.logs.read import rows

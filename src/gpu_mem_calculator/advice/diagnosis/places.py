@@ -41,6 +41,8 @@ def place(stack: Traceback | None) -> Place:
     if not phase:
         phase = _innermost(inside, "inner", "phase")[0]
     tensor, frame = _innermost(inside, "tensor", "tensor")
+    if phase == BACKWARD and tensor.startswith("optimizer"):  # the loop is a closure of its step
+        tensor, frame = "", None
     return Place(phase, tensor, frame or (inside[0] if inside and inside[0].file else None))
 
 

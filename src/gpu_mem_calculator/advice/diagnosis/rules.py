@@ -231,9 +231,11 @@ def _tensor(crash: Crash, best: Explained | None) -> str:
     """What was asked for: by the stack, else by its size; of what is as large as a weight, what the
     phase allocates.
     """
+    phase = crash.place.phase
     if crash.place.tensor or best is None:
         return crash.place.tensor
-    return OF_WEIGHTS.get(crash.place.phase, best.tensor) if best.of_weight else best.tensor
+    whole = best.of_weight or phase in (LOADING, STARTING, SAVING)  # nothing of a step is there
+    return OF_WEIGHTS.get(phase, best.tensor) if whole else best.tensor
 
 
 def _first_word(one: Explained | None) -> str:

@@ -13,14 +13,11 @@ from ...estimates.calculator import Estimate
 from ...pytorch.replay.footprint import ReplayPhase
 from ...tools.logs.figure import Figure
 from ...tools.logs.read import LogLine
-from .crash import OTHERS, Crash
+from .crash import OTHERS, WITHIN_TRAINING, Crash
 from .diagnosis import PrintedPart
 from .part_rows import differs, part_rows
 from .places import BACKWARD, FORWARD, LOADING, OPTIMIZER_STEP, STARTING
 
-WITHIN_TRAINING = 1.0
-"""Percent: 19 of 20 measured runs have less than this between what torch allocated and the estimate
-(docs/scored.json, which tests/advice/diagnosis/test_parts.py reads)."""
 KEPT = 2  # lines of a phase that are kept, of the first and of the last
 START, STEP = "start", "step"
 PHASES = {FORWARD: "fwd", BACKWARD: "bwd", OPTIMIZER_STEP: "opt"}
