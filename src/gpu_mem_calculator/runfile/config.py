@@ -106,7 +106,9 @@ class EvaluationConfig(Struct, kw_only=True, omit_defaults=True):
     batch_size: Count = 8
     seq_len: Count | None = None
     batches: Count = 1
+    rows: Count | None = None
     keep_logits: Flag = False
+    keep_tokens: Flag = False
     accumulation_steps: Count | None = None
 
 

@@ -39,7 +39,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     - kernels: with their sources, by the code that runs them
     - logit_passes: how often a step computes all logits
     - logit_bytes: read and written for each logit by Megatron's kernel, forward and backward
-    - evaluates: an evaluation between steps is modelled with it; planned: `plan` tries it
+    - evaluates: an evaluation between steps can be traced with it; planned: `plan` tries it
     - same_as: the loss whose other name this is
     - needs_kernel: Liger's kernel that computes it; package: what must be installed
     - per_token: it gives the log-probability of each token, of those with a label, in tiles

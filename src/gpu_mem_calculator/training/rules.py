@@ -236,11 +236,9 @@ def _evaluation_problems(run: Run, engine: Engine) -> Iterator[str]:
     others = {
         "a model whose record is read": run.record is not None,
         "training.compile": bool(run.compile),
-        "training.reference_model": bool(run.reference),
         GENERATION: run.rollout is not None,
-        f"training.zero_grad={run.zero_grad!r}": run.zero_grad != "after_step",
-        f"training.loss={run.loss!r}": not LOSSES[run.loss].evaluates,
-        f"engine {engine.name!r}": not _replicates(engine),
+        f"engine {engine.name!r}": engine_row(engine.name).megatron,
+        "parallelism.pipeline_parallel_size": int(run.mesh.pp) > 1,
     }
     for name in (name for name, there in others.items() if there):
         yield f"{EVALUATION} is not modelled with {name}; leave one of them out"

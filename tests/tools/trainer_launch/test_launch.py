@@ -136,7 +136,6 @@ def test_what_is_not_modelled_is_a_limit(tmp_path: Path, option: str, could: str
     [
         ("dpo.py", "", "trl.DPOTrainer's reference model"),
         ("grpo.py", "", "trl.GRPOTrainer's completions"),
-        ("sft.py", "--eval_strategy steps --per_device_train_batch_size 1", "per_device_eval"),
     ],
 )
 def test_parts_that_an_engine_cannot_have(
@@ -148,3 +147,14 @@ def test_parts_that_an_engine_cannot_have(
     assert [one.key[: len(key)] for one in reading.limits] == [key]
     assert reading.limits[0].could == "more"
     assert full_estimate(reading.run, replay=False).result.allocated_bytes > 0
+
+
+def test_an_evaluation_runs_under_every_engine(tmp_path: Path) -> None:
+    """Its batch is TrainingArguments' own, 8."""
+    launch = "accelerate launch --num_processes 8 --use_deepspeed --zero_stage 3"
+    options = "--eval_strategy steps --per_device_train_batch_size 1"
+    reading = _read(f"{launch} sft.py {MODEL} {options}", tmp_path)
+    evaluation = full_estimate(reading.run, replay=False).resolved.run.evaluation
+    assert evaluation is not None
+    assert evaluation.batch == 8
+    assert not reading.limits

@@ -8,7 +8,6 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
-from gpu_mem_calculator.training.step.evaluation import joined, waiting
 
 CONFIG = {
     "model_type": "llama",
@@ -20,6 +19,13 @@ CONFIG = {
     "vocab_size": 32000,
 }
 ROW = 8 * 128 * 32000 * 4  # bytes of one batch's logits in fp32
+
+ENGINES: list[dict[str, Any]] = [
+    {"type": "pytorch_ddp"},
+    {"type": "fsdp", "fsdp_version": 1},
+    {"type": "fsdp", "fsdp_version": 2},
+    *({"type": "deepspeed", "zero_stage": stage} for stage in range(4)),
+]
 
 
 def run_file(evaluation: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
@@ -62,13 +68,61 @@ def test_an_evaluation_is_traced(evaluation: dict[str, Any]) -> None:
     assert found.peak_phase == "evaluation"
 
 
-def test_logits_of_all_batches_are_joined() -> None:
-    """The loop by hand: what exists before a batch, and while its logits are concatenated."""
-    kept, own = 1, 0
-    for batches in range(2, 6):
-        assert waiting(batches) == kept + own
-        assert joined(batches) == kept + 1 + batches
-        kept, own = batches, 1
+def peak_of(run: dict[str, Any]) -> int:
+    """The ledger's peak of the evaluation."""
+    ledger = full_estimate(run, replay=False).ledger
+    return int(ledger.peak(phases=["evaluation"]))
+
+
+@pytest.mark.parametrize("rows", range(17, 41, 4))
+def test_logits_of_all_batches_are_joined(rows: int) -> None:
+    """The last batch may be a smaller one; old, new and joined logits are alive together."""
+    run = run_file({"keep_logits": True, "rows": rows})
+    more = run_file({"keep_logits": True, "rows": rows + 8})
+    assert ROW <= peak_of(more) - peak_of(run) <= 2 * ROW
+    ledger = full_estimate(run, replay=False).ledger
+    arrays = next(one for one in ledger.entries if one.name == "evaluation: arrays")
+    assert arrays.place == "cpu"
+    assert 8 * int(arrays.bytes) == rows * ROW
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_every_engine_evaluates(engine: dict[str, Any]) -> None:
+    """The stream is as high as the ledger, and a sharded model gathers its weights, which a larger
+    model makes larger.
+    """
+    run = run_file({"batch_size": 64}, precision="bf16_mixed")
+    run |= {"engine": engine, "hardware": {"gpu": "h200", "num_gpus": 4}}
+    found = full_estimate(run)
+    evaluation = next(one for one in found.result.phases if one.name == "evaluation")
+    stream = evaluation.gpu_bytes / peak_of(run)
+    assert stream == pytest.approx(1, rel=3e-3)
+    assert found.result.peak_phase == "evaluation"
+    resting = next(one.gpu_bytes for one in found.result.phases if one.name == "startup")
+    assert evaluation.gpu_bytes > resting + 64 * 128 * 32000 * 8
+
+
+def test_a_validation_keeps_the_models_cache() -> None:
+    """Lightning's module leaves the KV cache on, and its output names it until the loss exists."""
+
+    def evaluated(**load: bool) -> int:
+        run = program(evaluates=True, eval_batch_size=64)
+        run["program"] |= {"tool": "lightning", "args": {"precision": "bf16-mixed"}}
+        run["program"]["load"] = {"dtype": "float32", **load}
+        return peak_of(run)
+
+    cache = 2 * 2 * 64 * 128 * 128 * 4
+    assert evaluated() - evaluated(use_cache=False) == cache
+
+
+def test_a_preference_evaluates_pairs() -> None:
+    """A row has two answers; at most as many rows as there are."""
+    run = program(evaluates=True, eval_rows=6, prompt=16)
+    run["program"]["tool"] = "trl.DPOTrainer"
+    run["program"]["args"] = {}
+    evaluation = full_estimate(run, replay=False).resolved.run.evaluation
+    assert evaluation is not None
+    assert (evaluation.batch, evaluation.kept) == (12, 0)
 
 
 def test_kept_logits_are_fp32_and_those_of_all_ranks() -> None:
@@ -107,14 +161,13 @@ def test_the_trainer_keeps_logits_for_metrics(data: dict[str, Any], kept: int) -
 
 
 def test_an_evaluation_that_is_not_modelled_is_refused_or_a_limit() -> None:
-    """With another order of zero_grad, and steps without kept logits; on FSDP."""
-    wrong = run_file({"accumulation_steps": 2}, zero_grad="before_backward")
-    with pytest.raises(InputError, match=r"(?s)keep_logits.*zero_grad='before_backward'"):
+    """Steps without kept logits; a compiled model."""
+    wrong = run_file({"accumulation_steps": 2})
+    with pytest.raises(InputError, match=r"(?s)keep_logits"):
         estimate(wrong)
-    fsdp = program()
-    fsdp["program"]["args"]["fsdp"] = "full_shard"
-    fsdp["hardware"]["num_gpus"] = 2
-    assert "evaluation" not in full_estimate(fsdp, replay=False).result.run.get("training", {})
-    fsdp["program"]["data"]["compute_metrics"] = True
-    limits = [one.key for one in estimate(fsdp).limits]
+    compiled = program()
+    compiled["program"]["args"]["torch_compile"] = True
+    assert "evaluation" not in full_estimate(compiled, replay=False).result.run.get("training", {})
+    compiled["program"]["data"]["compute_metrics"] = True
+    limits = [one.key for one in estimate(compiled).limits]
     assert "program.args.eval_strategy" in limits

@@ -202,11 +202,12 @@ def last_saving(tape: Tape) -> int:
 def walk_once(
     tape: Tape, outside: tuple[Value, ...], exit_: Value, owners: dict[int, Value], stays: set[int]
 ) -> tuple[PeakParts, BlockEvents]:
-    """The peak and the events of a forward after which only `stays`, the output and casts that
-    autocast caches are alive.
+    """The peak and the events of a forward after which only `stays`, the output, casts that
+    autocast caches and what the model's output names are alive.
     """
     recorder = EventRecorder()
     cached = [v.index for op in tape.ops for v in op.outs if v.cached]
+    cached += [v.base for v in tape.until_end]
     stays = {*stays, *cached}
     peak, ids = run_forward(recorder, tape, outside, exit_, owners, stays, for_backward="free")
     events = BlockEvents(

@@ -61,9 +61,17 @@ def with_evaluation(run: Run, given: EvaluationConfig | None) -> Run:
     """The run with its evaluation, whose sequences are as long as the run's unless given."""
     if given is None:
         return run
-    kept = min(given.batches, given.accumulation_steps or given.batches)
+    keeps = given.keep_logits or given.keep_tokens
+    rows = given.rows or given.batches * given.batch_size
+    batch = min(given.batch_size, rows)
+    batches = min(-(-rows // batch), given.accumulation_steps or rows)
     found = Evaluation(
-        batch=given.batch_size, seq=given.seq_len or run.seq, kept=kept if given.keep_logits else 0
+        batch=batch,
+        seq=given.seq_len or run.seq,
+        rows=rows,
+        kept=batches if keeps else 0,
+        last=min(rows - (batches - 1) * batch, batch),
+        tokens=given.keep_tokens,
     )
     return replace(run, evaluation=found)
 
@@ -96,6 +104,7 @@ def step_key_problems(run: Run, config: TrainingConfig) -> Iterator[str]:
         for key, value in given_keys(generation).items():
             if key not in OWN_KEYS[engine] and value != getattr(default, key):
                 yield f"{PATH}.{key} has no effect with engine {engine!r}; leave it out"
-    if evaluation and evaluation.accumulation_steps is not None and not evaluation.keep_logits:
+    keeps = evaluation and (evaluation.keep_logits or evaluation.keep_tokens)
+    if evaluation and evaluation.accumulation_steps is not None and not keeps:
         why = "is for logits that are kept; set keep_logits to true"
         yield f"{EVALUATION}.accumulation_steps {why}"

@@ -7,7 +7,6 @@ utils/data/streaming.py, utils/schemas/validation.py.
 from __future__ import annotations
 
 from ..translation.arguments import tables
-from ..translation.tools import TRAINER
 from .draft import Draft, flag
 
 MULTIPLE = 64  # core/builders/causal.py: rows are padded to a multiple of it
@@ -30,9 +29,7 @@ def add_batch(draft: Draft, attention: str) -> None:
 
 
 def add_evaluation(draft: Draft, attention: str) -> None:
-    """Add the evaluation, where one runs: beside a fused loss and under sharding it needs less
-    than a step, unless its rows are longer or more.
-    """
+    """Add the evaluation, where one runs."""
     if not _evaluates(draft):
         return
     size = draft.whole("eval_batch_size") or draft.whole("micro_batch_size") or 1
@@ -41,16 +38,8 @@ def add_evaluation(draft: Draft, attention: str) -> None:
     if _packs(draft) and draft.get("eval_sample_packing") is not False:
         trained = draft.whole("micro_batch_size") or 1
         rows, tokens = _rows(draft, attention, trained, length)
-    plain = not draft.launch and "loss" not in draft.training and "recompute" not in draft.training
-    if plain and draft.tool == TRAINER:
-        draft.args |= {"eval_strategy": "steps", "per_device_eval_batch_size": rows}
-        draft.data["eval_seq_len"] = tokens
-    elif rows * tokens > draft.args["per_device_train_batch_size"] * draft.data["seq_len"]:
-        why = "an evaluation with more tokens than a step is not modelled here"
-        key = "eval_batch_size" if draft.get("eval_batch_size") else "eval_sequence_len"
-        draft.limit(key, why, "more")
-    else:
-        draft.assume("an evaluation needs less than a step: it saves no activations")
+    draft.args |= {"eval_strategy": "steps", "per_device_eval_batch_size": rows}
+    draft.data["eval_seq_len"] = tokens
 
 
 def _packs(draft: Draft) -> bool:

@@ -54,7 +54,20 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     add_adapters(program, result, prepared=True)
     result.engine |= {"type": "pytorch_ddp", "init_device": first_device(program)}
     add_strategy(values, setup, result)
+    _add_validation(program, values, training)
     return result
+
+
+def _add_validation(program: Program, values: Values, training: Section) -> None:
+    """A module's validation, where `data` says that there is one: batches without gradients after
+    steps, and before the first one as a check (trainer.py _run_sanity_check).
+    """
+    data = program.data
+    if data.get("evaluates") and values["limit_val_batches"] != 0 and "compile" not in training:
+        training["evaluation"] = {
+            "batch_size": data.get("eval_batch_size", values["batch_size"]),
+            **filled(seq_len=data.get("eval_seq_len")),
+        }
 
 
 def _add_memory_savers(program: Program, values: Values, training: Section) -> None:

@@ -13,7 +13,7 @@ from ..reading.keys import sort_keys
 from ..reading.reading import Could, Reading
 from ..trainer.accelerate import TABLE, WRAPS_LAYERS, flat_settings
 from ..translation.arguments import Values, argument_table
-from ..translation.tools import ONLINE, TRAINER
+from ..translation.tools import ONLINE
 
 FILE = "deepspeed_config.deepspeed_config_file"
 POLICY = "fsdp_config.fsdp_auto_wrap_policy"
@@ -93,7 +93,7 @@ def leave_out(reading: Reading, values: Values) -> None:
         _reference(reading, program, values, engine)
         if tool in ONLINE:
             _generation(reading, program, values, engine)
-    _evaluation(reading, program, values, engine)
+    _evaluation(reading, program, values)
     if not training:
         reading.run.pop("training")
 
@@ -137,11 +137,11 @@ def _generation(reading: Reading, program: dict[str, Any], values: Values, engin
     reading.limit(f"{program['tool']}'s completions", why, could)
 
 
-def _evaluation(reading: Reading, program: dict[str, Any], values: Values, engine: str) -> None:
-    """An evaluation that may take more than a step."""
+def _evaluation(reading: Reading, program: dict[str, Any], values: Values) -> None:
+    """An evaluation that generates, and may take more than a step."""
     runs = str(values.get("eval_strategy") or "no") != "no" or values.get("eval_on_start")
     batch, trained = values["per_device_eval_batch_size"], values["per_device_train_batch_size"]
-    if not runs or (program["tool"] == TRAINER and not engine):
+    if not runs or program["tool"] not in ONLINE:
         return
     if isinstance(batch, int) and isinstance(trained, int) and batch > trained:
         args = program["args"]

@@ -40,7 +40,7 @@ def training_keys(
     training |= filled(seq_len=program.data.get("seq_len"))
     add_lengths(program, values, result)
     add_launch(program, values, setup, result)
-    add_evaluation(program, values, result)
+    add_evaluation(program, values, setup, result)
 
 
 def recompute_keys(values: Values) -> Section:

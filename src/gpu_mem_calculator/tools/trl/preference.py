@@ -6,6 +6,7 @@ trl 1.16.0 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py.
 from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
+from ..trainer.evaluation import paired
 from ..translation.arguments import Values
 from .trainer import (
     LIGER_LOSS,
@@ -34,6 +35,7 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     set_length(result, length)
     if program.tool != KTO:
         result.training["batch_size"] *= 2
+        paired(result.training.get("evaluation", {}))
     if program.tool == REWARD:
         _add_score(program, values, result)
     else:

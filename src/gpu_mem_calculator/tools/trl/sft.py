@@ -95,6 +95,11 @@ def _padding_free(program: Program, values: Values, result: Translation) -> None
     document = min(program.data.get("seq_len") or length, length)
     each = length // document if packing else 1
     documents, tokens = rows * each, rows * each * document
+    if evaluation := training.get("evaluation"):
+        size = min(evaluation["batch_size"], evaluation.get("rows", evaluation["batch_size"]))
+        own = evaluation.get("seq_len", each * document)
+        evaluation |= {"batch_size": 1, "seq_len": size * own}
+        evaluation.pop("rows", None)
     labelled = documents * training.get("labelled_tokens", document - 1)
     training |= {"batch_size": 1, "seq_len": tokens, "labelled_tokens": labelled}
     if documents > 1:

@@ -4,13 +4,14 @@ what each takes beside what is alive between two steps.
 
 from __future__ import annotations
 
-from ...ledger.ledger import GPU, GRAD, OPTIM, TEMP, Ledger
+from ...ledger.ledger import GPU, OPTIM, Ledger
 from ...ledger.num import Bytes, sized, smaller
 from ...ledger.source import code
 from ...models.arch.adapters import adapted_linears
 from ...run.engine_row import REPLICATE, ZERO, EngineRow
-from ...run.phases import MERGING, OPTIMIZER, RESUMING, SAVING, LifePhase
+from ...run.phases import MERGING, RESUMING, SAVING, LifePhase
 from ...run.run import Precision, Run
+from ..step.between_steps import outliving
 from ..step.weights import base_bytes, trained_bits, trained_total
 
 FILE_BYTES = 50 * 10**9
@@ -31,12 +32,9 @@ MERGED = code(
 
 
 def resting_bytes(ledger: Ledger, *kinds: str) -> int:
-    """Bytes on the GPU between two steps, of all kinds or of those named: neither gradients nor
-    what an optimizer needs.
-    """
-    end = next(i.name for i in ledger.instants if i.phase == OPTIMIZER and not i.step)
-    kept = (e for e in ledger.entries if e.place == GPU and e.kind not in (GRAD, TEMP))
-    return sum(int(entry.at(end)) for entry in kept if not kinds or entry.kind in kinds)
+    """Bytes on the GPU between two steps, of all kinds or of those named."""
+    kept = (e for e in outliving(ledger, [SAVING]) if e.place == GPU)
+    return sum(int(entry.at(SAVING)) for entry in kept if not kinds or entry.kind in kinds)
 
 
 def saved_bytes(run: Run, precision: Precision) -> Bytes:

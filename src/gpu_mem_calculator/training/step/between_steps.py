@@ -11,21 +11,34 @@ from msgspec.structs import replace
 from ...ledger.ledger import COMM, GPU, GRAD, PARAM, RANK_0, TEMP, Entry, Instant, Ledger
 from ...ledger.num import Bytes
 from ...ledger.source import Source
-from ...run.phases import OPTIMIZER, SAVING
+from ...run.phases import FORWARD, OPTIMIZER, SAVING
 from ...run.run import Run
 
 
+def resting(ledger: Ledger) -> str:
+    """The name of the instant at which a step has ended."""
+    return next(i.name for i in ledger.instants if i.phase == OPTIMIZER and not i.step)
+
+
 def outliving(ledger: Ledger, names: Iterable[str]) -> list[Entry]:
-    """The entries of a ledger; those that outlive a step, so neither gradients nor what the
-    optimizer needs, are alive at the instants of these names as well.
+    """The entries of a ledger; those that outlive a step are alive at the instants of these names
+    as well: neither what the optimizer needs, nor gradients that the next forward does not find.
     """
-    end = next(i.name for i in ledger.instants if i.phase == OPTIMIZER and not i.step)
-    return [_also_at(list(names), entry, end) for entry in ledger.entries]
+    end = resting(ledger)
+    begins = next(
+        i.name
+        for i in ledger.instants
+        if i.phase == FORWARD and not i.step and not i.micro_batch and i.present
+    )
+    return [
+        _also_at(list(names), entry, begins if entry.kind == GRAD else end)
+        for entry in ledger.entries
+    ]
 
 
 def _also_at(names: list[str], entry: Entry, end: str) -> Entry:
     copies = entry.live.get(end, 0)
-    if entry.kind in (GRAD, TEMP) or (isinstance(copies, int) and not copies):
+    if entry.kind == TEMP or (isinstance(copies, int) and not copies):
         return entry
     return replace(entry, live={**entry.live, **dict.fromkeys(names, copies)})
 

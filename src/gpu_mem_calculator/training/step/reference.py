@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import (
@@ -22,7 +23,7 @@ from ...ledger.ledger import (
     Entry,
     Instant,
 )
-from ...ledger.num import EMPTY, Bytes, larger, sized
+from ...ledger.num import EMPTY, Bytes, larger, nothing, sized
 from ...ledger.source import code
 from ...ledger.units import GIB
 from ...pytorch.autograd.events import BlockEvents, EventRecorder
@@ -148,13 +149,26 @@ def _unused_bytes(run: Run, precision: Precision) -> int:
     return moved.reserved_bytes - moved.allocated_bytes
 
 
-def no_grad_forward(run: Run, setting: BlockSetting, groups: LayerGroups) -> BlockEvents:
+class Whole(Struct, frozen=True):
+    """Bytes of whole parameters that an engine gathers: the most at layers, and at the loss."""
+
+    layers: Bytes = EMPTY
+    loss: Bytes = EMPTY
+
+
+NOTHING = Whole()
+
+
+def no_grad_forward(
+    run: Run, setting: BlockSetting, groups: LayerGroups, whole: Whole = NOTHING
+) -> BlockEvents:
     """The events of a model's forward under torch.no_grad, from the embedding to the loss.
 
     A layer keeps nothing but the casts that autocast caches until forward ends. What the model's
     forward names (the embedding's output, masks, rotary tables) is freed after the final norm.
     """
     recorder = EventRecorder()
+    shared = [] if nothing(whole.layers) else [recorder.weight(whole.layers)]
     inputs = _inputs(run, setting, groups)
     names = [recorder.make(size) for size in named_sizes(run, setting, kept=False)]
     before = [recorder.make(e.bytes) for e in inputs if e.role == BEFORE_INPUT]
@@ -174,10 +188,12 @@ def no_grad_forward(run: Run, setting: BlockSetting, groups: LayerGroups) -> Blo
             ids = _play(recorder, once, (flow,), names)
             cached += [ids[tensor] for tensor in once.left]
             flow = ids[once.exit]
+    recorder.over(shared)
+    shared = [] if nothing(whole.loss) else [recorder.weight(whole.loss)]
     sizes = tuple(recorder.sizes[tensor] for tensor in names)
     head = head_walk(setting, run.arch, None, sizes).once
     ids = _play(recorder, head, (flow, *names), ())
-    recorder.over((ids[head.exit], *(ids[tensor] for tensor in head.left), *cached))
+    recorder.over((ids[head.exit], *(ids[tensor] for tensor in head.left), *cached, *shared))
     return replace(recorder.forward_only(()), entry_saved_before=True)
 
 

@@ -93,7 +93,9 @@ def _write(
 
 
 def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_after: str) -> None:
-    """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`."""
+    """Write a phase and its mark, and the frees of gradients after the phase `zeroed_after`: behind
+    its mark, unless something else than a step follows.
+    """
     phase = phases[number]
     writer.begin(phase)
     visit_all(writer, phase.names)
@@ -103,8 +105,11 @@ def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_
     writer.first = writer.first and phase.kind != OPTIMIZER
     zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
     writer.leave(following, gradients=not zeroes)
+    between = number + 1 < len(phases) and phases[number + 1].kind in (EVALUATION, SAVING)
+    if zeroes and between:
+        writer.zero_grad()
     writer.mark(phase)
-    if zeroes:
+    if zeroes and not between:
         writer.zero_grad()
 
 

@@ -121,6 +121,17 @@ def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
 
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
+    run, setting = _setting(run)
+    whole_step = _step(run, setting)
+    if run.evaluation is not None:
+        from ...step.evaluation import with_evaluation
+
+        whole_step = with_evaluation(run, setting, whole_step, lambda r: _step(r, setting))
+    return whole_step
+
+
+def _setting(run: Run) -> tuple[Run, BlockSetting]:
+    """The run with the bits of its adapters, and how it runs blocks."""
     precision = PRECISIONS[run.precision]
     stage3 = number(run, "zero_stage") == 3
     if run.adapter is not None:
@@ -130,7 +141,12 @@ def ledger(run: Run) -> Ledger:
         made = run.adapter.bits if stage3 and option(run, "zero_init") else 0
         bits = max(made, precision.weights)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
-    setting = replace(block_setting(run, precision), own_linear=stage3)
+    return run, replace(block_setting(run, precision), own_linear=stage3)
+
+
+def _step(run: Run, setting: BlockSetting) -> Ledger:
+    """The ledger of start-up and a step."""
+    precision, stage3 = PRECISIONS[run.precision], setting.own_linear
     low, high, first, last = _stage_bounds(run)
     stack = layer_groups(run, low, high)
     walks = walk_stage(run, setting, stack)

@@ -84,6 +84,10 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     writer, old_grads = version.writer(plan), run.gradients_in_forward
     groups = () if run.unrolled else (states.shards, states.units)
     whole_step = Ledger(named, entries, plays, writer, old_grads=old_grads, groups=groups)
+    if run.evaluation is not None:
+        from ...step.evaluation import with_evaluation
+
+        whole_step = with_evaluation(run, setting, whole_step, lambda r: unit_ledger(r, version))
     return with_full_state_dict(run, plan, whole_step)
 
 

@@ -68,5 +68,5 @@ def ledger(run: Run) -> Ledger:
     if run.evaluation is not None:
         from ...step.evaluation import with_evaluation
 
-        whole_step = with_evaluation(run, setting, run.evaluation, whole_step)
+        whole_step = with_evaluation(run, setting, whole_step, ledger)
     return with_saving(run, whole_step, EMPTY, file_bytes(run, precision), SAVED)
