@@ -54,3 +54,9 @@ def test_secrets_are_not_printed_again(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     for secret in ("hf_abcdefghij", "sk-1234567890", "pass12345"):
         assert secret not in printed.out + printed.err
+
+
+def test_a_model_that_cannot_be_trained_is_no_fault() -> None:
+    """The text names one of which only serving is modelled."""
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB."
+    assert diagnose(f"loading meta-llama/Llama-3.2-11B-Vision-Instruct\n{oom}").summary

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from ...catalog.variants import variant
 from ...estimates.calculator import Estimate
 from ...ledger.units import GIB, MIB
-from ...runfile.resolve.resolve import resolve
+from ...runfile.config import ModelConfig
+from ...runfile.find_model.model_source import find_model
 from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.read import Log, LogLine
-from ...tools.read import read
 from .places import (
     BACKWARD,
     EVALUATION,
@@ -182,8 +182,8 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         for name in dict.fromkeys(MODEL.findall(text)[:MOST_NAMES]):
             found = variant(name)
             if found is not None:
-                run = resolve(read({"model": {"name": found[0]["name"]}}).file).run
-                return found[0]["title"], by_model(self.tried, run.arch)
+                arch = find_model(ModelConfig(name=found[0]["name"])).arch
+                return found[0]["title"], by_model(self.tried, arch)
         return "", []
 
     @cached_property
