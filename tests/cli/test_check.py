@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.catalog import find
 from gpu_mem_calculator.cli import this_machine
 from gpu_mem_calculator.cli.check import separated
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.ledger.units import MIB
+from gpu_mem_calculator.tools.logs.nvidia_smi import read_cards
 
 from .conftest import Command
 
@@ -122,11 +124,14 @@ def test_options_before_the_command_are_ours() -> None:
 
 def test_this_machines_card_is_the_default() -> None:
     """nvidia-smi's smallest card, with its memory."""
-    text = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA GeForce RTX 4090, 24564\n"
-    section = this_machine.machine_section(text)
-    assert section == {"gpu": "rtx-4090", "gpu_memory_bytes": 24564 * MIB}
-    assert this_machine.machine_section("Strange Card, 1024") == {"gpu_memory_bytes": 1024 * MIB}
-    assert this_machine.machine_section("no devices were found") == {}
+    head = "name, memory.total [MiB]\n"
+    text = f"{head}NVIDIA H100 80GB HBM3, 81559\nNVIDIA GeForce RTX 4090, 24564\n"
+    section = this_machine.card_section(read_cards(text))
+    row = find("gpus", "rtx-4090")
+    assert row is not None
+    assert section == {"gpu": "rtx-4090", "gpu_memory_bytes": row["memory_bytes"]}
+    strange = read_cards(f"{head}Strange Card, 1024\n")
+    assert this_machine.card_section(strange) == {"gpu_memory_bytes": 1024 * MIB}
 
 
 def test_deepspeeds_json_is_checked_with_the_options(

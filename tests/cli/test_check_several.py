@@ -17,6 +17,7 @@ SERVICE = """
     command: --model Qwen/Qwen3-%s --gpu-memory-utilization %s
     deploy: {resources: {reservations: {devices: [{device_ids: ["%s"], capabilities: [gpu]}]}}}
 """
+CARD = "name, memory.total [MiB]\nNVIDIA H100 80GB HBM3, 81559 MiB"
 SMALL = "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --use_peft"
 LARGE = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name x --max_length 8192"
 DEPLOYMENT = """
@@ -159,7 +160,7 @@ def test_this_machine_is_asked_last(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The card of a manifest wins over this machine's, which wins over none."""
-    monkeypatch.setattr(this_machine, "QUERY", ("echo", "NVIDIA H100 80GB HBM3, 81559"))
+    monkeypatch.setattr(this_machine, "QUERY", ("echo", CARD))
     named = DEPLOYMENT % ("cloud.google.com/gke-accelerator: nvidia-l4", "nvidia.com/gpu")
     assert command("check", written(tmp_path, "a.yaml", named)).code == 1
     plain = DEPLOYMENT % ("disk: ssd", "nvidia.com/gpu")

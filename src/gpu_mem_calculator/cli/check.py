@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ..estimates.busy import BusyCards
 from ..estimates.checked import (
     BAD_INPUT,
     CANNOT_TELL,
     Checked,
     CheckQuestion,
-    SharedGpu,
-    answer_data,
     asked_readings,
     check_reading,
-    code_word,
-    shared_gpus,
-    worst_code,
 )
 from ..estimates.fit_verdict import EXIT_CODES, FITS, UNSURE, WORDS
+from ..estimates.several import Shared, answer_data, code_word, taken_together, worst_code
 from ..report.headline import STYLES
 from ..report.lines import BOLD, Line, line, wrap_lines
 from ..runfile.text.errors import InputError, print_to_stderr
@@ -42,7 +39,18 @@ if TYPE_CHECKING:
 
 # Options of `check` that set a key of the run file each.
 KEYS = {option: key for key, option in option_keys("check").items()}
-WITH_VALUE = (*KEYS, "--at", "-g", "-m", "--set", "--format", "-f", "--output", "-o")
+WITH_VALUE = (
+    *KEYS,
+    "--nvidia-smi",
+    "--at",
+    "-g",
+    "-m",
+    "--set",
+    "--format",
+    "-f",
+    "--output",
+    "-o",
+)
 
 
 def separated(words: Sequence[str]) -> list[str]:
@@ -70,11 +78,13 @@ def run(args: argparse.Namespace) -> int:
         from .start import check_startable
 
         check_startable(args.launch)
-    given, machine = _hardware(args)
+    given, machine, busy = _hardware(args)
     named, here, unread = releases_of_command(args)
     question = CheckQuestion(
         hardware=given,
         machine=machine,
+        busy=busy,
+        pasted=args.nvidia_smi is not None,
         settings=args.settings,
         named=named,
         here=here,
@@ -108,7 +118,7 @@ def _late_options(words: Sequence[str]) -> list[str]:
 
 def _report(args: argparse.Namespace, checked: Sequence[Checked], screen: Screen) -> int:
     """Report the answers; returns the worst exit code, also of what commands take together."""
-    shared = shared_gpus(checked)
+    shared = taken_together(checked)
     code = worst_code(checked, shared)
     alone = checked[0] if len(checked) == 1 else None
     if args.format == "json":
@@ -134,18 +144,25 @@ def _check(
     from ..report.reading import reading_lines
 
     answer = [] if found.estimate is None else _answer(args, found.estimate, screen)
-    return replace(found, lines=[*answer, *reading_lines(found.reading, found.result)])
+    busy = [part for one in found.busy for part in wrap_lines("", one)]
+    return replace(found, lines=[*answer, *busy, *reading_lines(found.reading, found.result)])
 
 
-def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The hardware section of the options, and that of this machine where they name no card."""
+def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any], BusyCards]:
+    """The hardware section of the options, that of this machine where they name no card, and the
+    cards as they are.
+    """
     given = {key: getattr(args, key) for key in KEYS.values() if getattr(args, key) is not None}
     section = {key.partition(".")[2]: value for key, value in given.items()}
-    if section.keys() & CARD_KEYS:
-        return section, {}
-    from .this_machine import this_machine
+    named = section.keys() & CARD_KEYS
+    if named and args.nvidia_smi is None:
+        return section, {}, BusyCards()
+    from .this_machine import card_section, pasted_cards, this_machine
 
-    return section, this_machine()
+    if args.nvidia_smi is None:
+        return section, *this_machine()
+    busy = pasted_cards(args.nvidia_smi)
+    return {**({} if named else card_section(busy.cards)), **section}, {}, busy
 
 
 def _answer(args: argparse.Namespace, estimate: Any, screen: Screen) -> list[Any]:
@@ -181,13 +198,14 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
     own = [word for name, value in given if value is not None for word in (name, f"{value}")]
     own += [word for one in named_texts(args) for word in ("--at", one)]
     own += [word for one in args.settings for word in ("--set", one)]
+    own += ["--nvidia-smi", args.nvidia_smi] if args.nvidia_smi else []
     from ..ledger.secrets import printed_words
 
     return printed_words(["check", *own, *more, *args.launch])
 
 
 def several_lines(
-    checked: Sequence[Checked], shared: Sequence[SharedGpu], verdict: str
+    checked: Sequence[Checked], shared: Sequence[Shared], verdict: str
 ) -> Iterator[Line]:
     """The worst verdict with what decides it, then each answer under the names of its commands."""
     alone = [one for one in checked if verdict in (_word(one), FITS)]

@@ -236,6 +236,10 @@ def _verb(verb: str, words: list[str]) -> int:
 
         check_options(args)
     check_files(args)
+    if verb != "check" and getattr(args, "nvidia_smi", None):
+        from .this_machine import take_pasted
+
+        take_pasted(args)
     code: int = module.run(args)
     return code
 

@@ -2,29 +2,101 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..catalog.cards import find_card
-from ..ledger.units import GIB, MIB
+from ..estimates.busy import BusyCards
+from ..ledger.units import GIB
+from ..runfile.text.errors import InputError
+from ..tools.launchers.launch import visible_devices
+from ..tools.logs.nvidia_smi import SmiCard, read_cards
 
-QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+COLUMNS = "index,uuid,name,memory.total,memory.reserved,memory.used,memory.free"
+QUERY = ("nvidia-smi", f"--query-gpu={COLUMNS}", "--format=csv")
+APPS = ("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv")
+RESERVED = ",memory.reserved"  # which drivers before 510 do not know
 SECONDS = 10
+COUNTS = (
+    *("hardware.num_gpus", "inference.tensor_parallel_size"),
+    *("inference.pipeline_parallel_size", "inference.data_parallel_size"),
+)
+PASTED, HERE, GIVEN = "--nvidia-smi", "here", "-"
 ROOT = Path("/")
 LIMITS = ("memory.max", "memory.limit_in_bytes")  # of a cgroup, version 2 and 1
 NO_LIMIT = 2**60  # version 1 writes a number near 2^63 where there is none
 
 
-def this_machine() -> dict[str, Any]:
-    """The hardware section of this machine; empty where it has no GPU of NVIDIA."""
+def this_machine() -> tuple[dict[str, Any], BusyCards]:
+    """The hardware section of this machine and its cards as they are; empty where it has no GPU of
+    NVIDIA.
+    """
+    older = tuple(word.replace(RESERVED, "") for word in QUERY)
+    text = _printed(QUERY) or _printed(older)
     try:
-        found = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS, check=True)
+        cards = read_cards(f"{text}\n{_printed((QUERY[0], *APPS))}") if text else []
+    except InputError:
+        cards = []
+    if not cards:
+        return {}, BusyCards()
+    return {**card_section(cards), **host_section()}, BusyCards(
+        tuple(cards), visible_devices(os.environ)
+    )
+
+
+def _printed(words: tuple[str, ...]) -> str:
+    """What a program prints; nothing where it fails."""
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
-        return {}
-    section = machine_section(found.stdout)
-    return {**section, **host_section()} if section else {}
+        return ""
+    return found.stdout
+
+
+def pasted_cards(name: str) -> BusyCards:
+    """The cards in a file that nvidia-smi wrote, or on standard input; those of this machine."""
+    if name == HERE:
+        _, busy = this_machine()
+        if not busy.cards:
+            raise InputError(f"{PASTED} {HERE}: nvidia-smi lists no card on this machine")
+        return busy
+    try:
+        text = sys.stdin.read() if name == GIVEN else Path(name).read_text("utf-8", "replace")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"{PASTED} {name}: {why}") from None
+    try:
+        return BusyCards(tuple(read_cards(text)))
+    except InputError as error:
+        raise InputError(f"{PASTED} {name}: {one}" for one in error.problems) from None
+
+
+def take_pasted(args: argparse.Namespace) -> None:
+    """Put the cards in the file of --nvidia-smi into the options: the card, unless they name one,
+    and what others hold of those that are used.
+    """
+    busy = pasted_cards(args.nvidia_smi)
+    given = vars(args)
+    gpu, counts = ("gpu", ("gpus",)) if "gpu" in given else ("hardware.gpu", COUNTS)
+    count = given.get(counts[0]) or prod(given.get(name) or 1 for name in counts[1:])
+    section = card_section(busy.used((), count))
+    if given[gpu] or given.get("hardware.gpu_memory_gb") or given.get("gpu_mem"):
+        section = {}
+    elif "gpu" in section:
+        setattr(args, gpu, section.pop("gpu"))
+    section["used_memory_bytes"] = busy.held((), count)
+    args.settings = [*(f"hardware.{key}={size}" for key, size in section.items()), *args.settings]
+
+
+def card_section(cards: Sequence[SmiCard]) -> dict[str, Any]:
+    """The hardware section of the smallest of some cards."""
+    least = min(cards, key=lambda card: card.total or 0, default=None)
+    return {} if least is None else least.section
 
 
 def host_section(root: Path = ROOT) -> dict[str, Any]:
@@ -70,20 +142,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text("utf-8", "replace").splitlines()
     except OSError:
         return []
-
-
-def machine_section(text: str) -> dict[str, Any]:
-    """The hardware section of nvidia-smi's lines, each with a name and MiB; the smallest card
-    counts.
-    """
-    cards = []
-    for line in text.splitlines():
-        name, _, mebibytes = line.rpartition(",")
-        if mebibytes.strip().isdigit():
-            cards.append((int(mebibytes), name.strip()))
-    if not cards:
-        return {}
-    memory, name = min(cards)
-    row = find_card(name)
-    size = {"gpu_memory_bytes": memory * MIB}
-    return {"gpu": row["name"]} | size if row else size

@@ -308,7 +308,7 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     )
     result = memory_result(file, figures)
     serving = serving_result(limiting, resolved.model.address, served, resolved.run)
-    taken, has = peaks[stage] + outside, result.gpu_memory_bytes
+    taken, has = peaks[stage] + outside - limiting.others_bytes, result.gpu_memory_bytes
     word = serving_verdict(serving, has, taken)
     result = replace(
         result,

@@ -10,30 +10,32 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from ..ledger.units import gib
 from ..run.limits import Limit
 from ..runfile.config import GPUConfig
 from ..runfile.read import with_settings
 from ..runfile.resolve.hardware import find_hardware
 from ..runfile.text.errors import InputError
 from ..tools.read import Asked, Door, read_all
+from ..tools.reading.command import VISIBLE
 from ..tools.reading.node_memory import NODE_KEYS, least_section
 from ..tools.reading.reading import RUN_FILE, Reading
 from ..tools.reading.tools import CARD_KEYS, UnknownToolError
 from ..tools.translation.tools import TOOLS
-from .bounds import bounded_verdict
-from .calculator import Estimate, full_estimate, with_other_cards
+from .busy import BusyCards, busy_data, busy_lines
+from .calculator import Estimate, full_estimate, verdict, with_other_cards
 from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE
 from .memory_result import with_limits
 from .result import MemoryResult
 from .verdict_words import total_bytes
 
 if TYPE_CHECKING:
+    from ..tools.logs.nvidia_smi import SmiCard
     from ..tools.read import Anything
     from ..tools.releases.named import KnownReleases, Named
     from ..tools.releases.release import Release
 
 DOES_NOT_FIT, CANNOT_TELL, BAD_INPUT = EXIT_CODES[SHORT], EXIT_CODES[UNSURE], 2
+USED = "used_memory_bytes"
 NO_MODEL = "nothing that was read names the model; add --set model.name=owner/model"
 CARD = Limit(
     key="the card", why="nothing names it", settle="--gpu NAME, such as --gpu h100; see gpus"
@@ -45,6 +47,7 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
 
     - `hardware`: the section that is given; `machine`: that of the machine, for what neither it nor
       the command says
+    - `busy`: the cards of the machine as they are; `pasted`: they were given with the question
     - `settings`: `section.key=value`
     - `named`: the releases that are named; `here`: those that were found where the command would
       run, with a sentence in `unread` for what could not be read
@@ -52,6 +55,8 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
 
     hardware: Mapping[str, Any] = {}
     machine: Mapping[str, Any] = {}
+    busy: BusyCards = BusyCards()
+    pasted: bool = False
     settings: Sequence[str] = ()
     named: Named | None = None
     here: Sequence[Release] = ()
@@ -70,6 +75,11 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
             options=lambda _: ((*sizes, *self.settings), ()),
         )
 
+    def is_here(self, reading: Reading) -> bool:
+        """Whether a command would run on the machine: neither an option nor it names a card."""
+        own = (reading.run.get("hardware") or {}).keys() & CARD_KEYS
+        return not (own or reading.card or self.hardware.keys() & CARD_KEYS)
+
     def _known(self) -> KnownReleases | None:
         """The releases that are named or were found."""
         if self.named is None:
@@ -86,6 +96,9 @@ class Checked(Struct, frozen=True, kw_only=True):
     - `result`: its estimate, and `gpus_per_node` of it
     - `data`: its report; `lines`: the same for a screen, where there is one
     - `estimate`: what its lines are made of
+    - `cards`: those that it would use, where they are known as they are
+    - `would_fit`: whether it would fit if nothing else used them; `free`: as many others that
+      nothing uses
     """
 
     reading: Reading
@@ -96,6 +109,18 @@ class Checked(Struct, frozen=True, kw_only=True):
     result: MemoryResult | None = None
     estimate: Estimate | None = None
     gpus_per_node: int = 1
+    cards: Sequence[SmiCard] = ()
+    would_fit: bool = False
+    free: tuple[str, ...] = ()
+
+    @property
+    def busy(self) -> list[str]:
+        """Who holds what of its cards, a sentence each."""
+        found = list(busy_lines(self.cards))
+        if not found or not self.would_fit:
+            return found
+        named = f"; use {VISIBLE}={','.join(self.free)}" if self.free else ""
+        return [*found, f"it would fit on cards that nobody uses{named}"]
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -109,34 +134,6 @@ class Checked(Struct, frozen=True, kw_only=True):
         assert self.result is not None
         served = self.result.serving is not None and self.result.device_bytes is not None
         return int(self.result.device_bytes or 0) if served else total_bytes(self.result)
-
-
-class SharedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU that several commands use at the same time, and whether it has enough for all."""
-
-    devices: tuple[str, ...]
-    parts: tuple[tuple[str, int], ...]
-    has: int
-    verdict: str
-
-    @property
-    def total(self) -> int:
-        """Bytes of all together."""
-        return sum(size for _, size in self.parts)
-
-    @property
-    def text(self) -> str:
-        """The figures in one line."""
-        names = f"GPU{'s' * (len(self.devices) > 1)} {', '.join(self.devices)}"
-        parts = " + ".join(f"{gib(size)} {name}" for name, size in self.parts)
-        return f"{names}: {gib(self.total)} of {gib(self.has)} GiB together ({parts})"
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The same as data."""
-        parts = [{"name": name, "bytes": size} for name, size in self.parts]
-        has = {"gpu_memory_bytes": self.has, "total_bytes": self.total}
-        return {"devices": list(self.devices), "verdict": self.verdict, **has, "parts": parts}
 
 
 def asked_readings(source: Anything, question: CheckQuestion, folder: str | None) -> list[Reading]:
@@ -171,22 +168,49 @@ def check_reading(reading: Reading, question: CheckQuestion) -> Checked:
         server = data.get("inference") or {}
         other = server.get("engine_version") or (server and data.get("releases"))
         assumed = reading.assumed_at_a_release if other else reading.assumed
-        asked = Asked(run=data, notes=(*assumed, *question.unread))
-        estimate = with_other_cards(full_estimate(asked))
+        notes = (*assumed, *question.unread)
+        estimate, data, cards = _beside_others(data, notes, reading, question)
     except InputError as error:
         return _cannot_tell(reading, error.problems)
     result = estimate.result
     if not estimate.resolved.hardware.named:
         result = with_limits(result, [_no_card(reading)])
     code = EXIT_CODES[result.verdict]
+    shown = _data(reading, code, data, result)
     return Checked(
         reading=reading,
         code=code,
-        data=_data(reading, code, data, result),
+        data={**shown, "cards": busy_data(cards)} if cards else shown,
         result=result,
         estimate=replace(estimate, result=result),
         gpus_per_node=estimate.resolved.hardware.gpus_per_node,
+        cards=cards,
+        would_fit=result.verdict != FITS and result.held_bytes > 0 and _fits_alone(data),
+        free=question.busy.free(len(cards)),
     )
+
+
+def _beside_others(
+    data: dict[str, Any], notes: tuple[str, ...], reading: Reading, question: CheckQuestion
+) -> tuple[Estimate, dict[str, Any], list[SmiCard]]:
+    """The estimate with what others hold of the cards that it would use; its run, and the cards.
+
+    How many it uses is known when it is resolved; of them the one with least free counts.
+    """
+    estimate = full_estimate(Asked(run=data, notes=notes))
+    if not (question.pasted or question.is_here(reading)):
+        return with_other_cards(estimate), data, []
+    count = estimate.resolved.hardware.gpus_per_node
+    held = question.busy.held(reading.devices, count)
+    if held:
+        data = {**data, "hardware": {USED: held, **data["hardware"]}}
+        estimate = full_estimate(Asked(run=data, notes=notes))
+    return with_other_cards(estimate), data, question.busy.used(reading.devices, count)
+
+
+def _fits_alone(run: Mapping[str, Any]) -> bool:
+    """Whether a run fits where nothing else uses its cards."""
+    return verdict({**run, "hardware": {**run["hardware"], USED: 0}}) == FITS
 
 
 def _settled(reading: Reading, settings: Sequence[str]) -> Reading:
@@ -204,7 +228,7 @@ def _of_run(reading: Reading, question: CheckQuestion) -> dict[str, Any]:
     own = dict(reading.run.get("hardware") or {})
     if given.keys() & CARD_KEYS:
         own = {key: value for key, value in own.items() if key not in CARD_KEYS}
-    here = {} if own.keys() & CARD_KEYS or reading.card is not None else machine
+    here = machine if question.is_here(reading) else {}
     node = {} if "node_memory_gb" in given else least_section(here, own)
     without = {key: value for key, value in own.items() if key not in NODE_KEYS}
     return {**here, **without, **node, **given}
@@ -252,67 +276,6 @@ def _data(reading: Reading, code: int, run: Mapping[str, Any], result: Any) -> d
 
 def _read_data(reading: Reading) -> dict[str, Any]:
     return {key: getattr(reading, key) for key in ("tool", "version", "keys", "assumed")}
-
-
-def worst_code(checked: Sequence[Checked], shared: Sequence[SharedGpu]) -> int:
-    """The worst exit code, also of what commands take together."""
-    codes = [*(one.code for one in checked), *(EXIT_CODES[gpu.verdict] for gpu in shared)]
-    return max(codes, key=_severity)
-
-
-def code_word(code: int) -> str:
-    """The verdict of an exit code; of bad input it is open."""
-    return next((word for word, number in EXIT_CODES.items() if number == code), UNSURE)
-
-
-def _severity(code: int) -> int:
-    """1 before 2 before 3 before 0: one command that does not fit decides."""
-    return (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT).index(code)
-
-
-def shared_gpus(checked: Sequence[Checked]) -> list[SharedGpu]:
-    """The GPUs that several commands use at the same time; those with the same commands are one."""
-    users: dict[tuple[str, str], list[int]] = {}
-    for number, one in enumerate(checked):
-        if one.result is not None:
-            for slot in one.reading.slots:
-                for device in one.devices:
-                    users.setdefault((slot, device), []).append(number)
-    groups: dict[tuple[int, ...], dict[str, None]] = {}
-    for (_, device), numbers in users.items():
-        if len(numbers) > 1:
-            groups.setdefault(tuple(numbers), {})[device] = None
-    whole = [set(numbers) for numbers in groups]
-    return [
-        _shared([checked[number] for number in numbers], tuple(devices))
-        for numbers, devices in groups.items()
-        if not any(set(numbers) < other and devices.keys() <= _of(groups, other) for other in whole)
-    ]
-
-
-def _of(groups: Mapping[tuple[int, ...], dict[str, None]], numbers: set[int]) -> set[str]:
-    """The GPUs of a group."""
-    return {device for one, devices in groups.items() if set(one) == numbers for device in devices}
-
-
-def _shared(found: Sequence[Checked], devices: tuple[str, ...]) -> SharedGpu:
-    results = [one.result for one in found if one.result is not None]
-    parts = tuple((one.reading.name or one.reading.tool, one.takes) for one in found)
-    has = min(result.gpu_memory_bytes for result in results)
-    room = has - sum(size for _, size in parts)
-    limits = [limit for result in results for limit in result.limits]
-    word = bounded_verdict(FITS if room >= 0 else SHORT, room, limits)
-    return SharedGpu(devices=devices, parts=parts, has=has, verdict=word)
-
-
-def answer_data(checked: Sequence[Checked], shared: Sequence[SharedGpu]) -> Mapping[str, Any]:
-    """The answer as data; of several with their names, and the worst verdict."""
-    if len(checked) == 1:
-        return checked[0].data
-    code = worst_code(checked, shared)
-    answers = [{"name": one.reading.name, **one.data} for one in checked]
-    together = [gpu.data for gpu in shared]
-    return {"verdict": code_word(code), "exit_code": code, "answers": answers, "together": together}
 
 
 def unknown_tool(error: UnknownToolError) -> dict[str, Any]:

@@ -122,10 +122,8 @@ def node_memory(
 ) -> NodeMemory:
     """The verdict on a node's memory."""
     most = max((one for one in phases if one.asked), key=lambda one: one.host_bytes)
-    taken, word = most.host_bytes, None
-    if node_bytes is not None:
-        sure = taken * (1 + MARGIN) <= node_bytes
-        word = SHORT if taken > node_bytes else FITS if sure else UNSURE
+    taken = most.host_bytes
+    word = None if node_bytes is None else node_verdict(taken, node_bytes)
     return NodeMemory(
         bytes_per_node=taken,
         file_bytes_per_node=max(one.file_bytes for one in phases if one.asked),
@@ -134,6 +132,11 @@ def node_memory(
         read_from=read_from if node_bytes is not None else "",
         verdict=word,
     )
+
+
+def node_verdict(taken: int, has: int) -> str:
+    """Whether a node has what is taken of it."""
+    return SHORT if taken > has else FITS if taken * (1 + MARGIN) <= has else UNSURE
 
 
 def on_node(word: str, node: NodeMemory | None) -> str:

@@ -144,6 +144,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         device_bytes=None if replayed is None else taken - figures.evicted,
         outside_torch_bytes=outside,
         gpu_memory_bytes=has,
+        held_bytes=hardware.card_bytes - has,
         host_bytes_per_node=host_bytes,
         disk_bytes_per_node=disk,
         peak_phase=peak.phase,

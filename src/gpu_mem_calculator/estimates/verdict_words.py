@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .result import MemoryResult
 
 GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
+HELD = 2**26  # bytes that others hold and that are said
 NAMED = 2  # limits that the first line names
 SETTLE = "gpu-mem-calc trace or measure"
 STARTED = "start it once: its log says what it takes"  # of a server
@@ -28,7 +29,7 @@ class CardVerdict(Struct, frozen=True):
     """The verdict on a card, in bytes.
 
     - needs: what the card must have; margin: what must be added to be certain
-    - has: what it has
+    - has: what it has; held: what others hold of it besides
     - headroom: what it has beyond both
     - most: where nothing was replayed, the most that the card may have to have; `needs` is then the
       tensors alone
@@ -40,6 +41,7 @@ class CardVerdict(Struct, frozen=True):
     has: int
     headroom: int
     most: int | None = None
+    held: int = 0
 
 
 def result_verdict(result: MemoryResult) -> CardVerdict:
@@ -49,7 +51,9 @@ def result_verdict(result: MemoryResult) -> CardVerdict:
     if result.needs_bytes is None:
         highest = max(card, (result.startup_bytes or 0) + result.outside_torch_bytes)
         most = int(highest * CLEAR)
-    return CardVerdict(result.verdict, card - margin, margin, has, result.headroom_bytes, most)
+    return CardVerdict(
+        result.verdict, card - margin, margin, has, result.headroom_bytes, most, result.held_bytes
+    )
 
 
 def total_bytes(result: MemoryResult) -> int:
@@ -70,6 +74,13 @@ def needs_words(found: CardVerdict) -> str:
         return f"at least {least}" if found.word == SHORT else f"about {least} to {gib(found.most)}"
     within = found.needs <= found.has < found.needs + found.margin
     return f"{least} to {certain}" if within and least != certain else certain
+
+
+def has_words(found: CardVerdict) -> str:
+    """`79.2 GiB`, or `20.1 GiB free of 79.2` where others hold memory of the card."""
+    if found.held < HELD:
+        return f"{gib(found.has)} GiB"
+    return f"{gib(found.has)} GiB free of {gib(found.has + found.held)}"
 
 
 def spare_words(found: CardVerdict) -> str:
@@ -96,7 +107,7 @@ def card_summary(
     - decisive: the assumptions that could turn it, in a few words each
     - limits: what is not modelled and keeps it open
     """
-    figures = f"needs {needs_words(found)} of {gib(found.has)} GiB per GPU"
+    figures = f"needs {needs_words(found)} of {has_words(found)} per GPU"
     spare = spare_words(found)
     if found.word == UNSURE:
         why = "torch's allocator was not replayed" if found.most else "within the margin"

@@ -104,6 +104,7 @@ class Run(Struct, frozen=True, kw_only=True):
     card_bytes: int = 0  # a GPU's memory as the driver reports it
     smi_bytes: int = 0  # its total in nvidia-smi
     free_bytes: int = 0  # its free memory before the run starts
+    used_bytes: int = 0  # what other processes hold of it, where the run file says it
     quantized: Mapping[str, Any] | None = None  # the model's quantization_config
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
     stored_form: str = ""  # safetensors or gguf, where the tensors are known

@@ -24,6 +24,7 @@ FROM_PROFILING = {PROFILED.name: 1, SERVING.name: 1}
 FROM_SERVING = {SERVING.name: 1}
 # The figures of a server, each the sum of some entries of the ledger.
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
+OTHERS = "other processes"  # an item of what they hold, where a server counts it in its share
 PLACEHOLDER = "MODEL"  # the model in the commands that engines give
 # Keys of a run file that most servers read, and their defaults; None: the server chooses.
 COMMON_OPTIONS: dict[str, Any] = {
@@ -117,6 +118,11 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     def figure(self, name: str) -> int:
         """Bytes on the GPU of the items of one figure."""
         return sum(i.bytes for i in self.items if i.figure == name and i.place == GPU)
+
+    @property
+    def others_bytes(self) -> int:
+        """Of its items what other processes hold, where the server deducts that from its share."""
+        return sum(i.bytes for i in self.items if i.name == OTHERS)
 
     @property
     def pool_bytes(self) -> int:

@@ -279,6 +279,7 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     gpu_memory_gb: Positive | None = None
     gpu_memory_bytes: Count | Annotated[int, Meta(ge=1, le=10**15)] | None = None
     available_memory_bytes: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    used_memory_bytes: Annotated[int, Meta(ge=0, le=10**15)] | None = None
     num_nodes: Count | None = None
     gpus_per_node: Count | None = None
     interconnect: Text | None = None

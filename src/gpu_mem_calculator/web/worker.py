@@ -29,16 +29,10 @@ from ..advice.training.remedies import remedies
 from ..advice.training.run_changes import all_changes, ledger_bytes
 from ..catalog.hub.access import Access, allow, endpoint
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
-from ..estimates.checked import (
-    CheckQuestion,
-    answer_data,
-    asked_readings,
-    check_reading,
-    shared_gpus,
-    unknown_tool,
-)
+from ..estimates.checked import CheckQuestion, asked_readings, check_reading, unknown_tool
 from ..estimates.explain.explain import explain
 from ..estimates.fit_verdict import FITS
+from ..estimates.several import answer_data, taken_together
 from ..ledger.units import MIB
 from ..report.data import answers_data
 from ..report.html import html_report, remedies_section
@@ -186,7 +180,7 @@ def check(body: Any, options: Options) -> Any:
     except UnknownToolError as error:
         return unknown_tool(error)
     checked = [check_reading(one, question) for one in readings]
-    return answer_data(checked, shared_gpus(checked))
+    return answer_data(checked, taken_together(checked))
 
 
 def compare(body: Any, _options: Options) -> Any:

@@ -25,7 +25,7 @@ DEFAULT_CHIP = ("9.0", 132)  # an H200's, assumed for unknown cards
 class Hardware(Struct, frozen=True, kw_only=True):
     """The GPUs of a run.
 
-    - memory_bytes: free for a process on one GPU
+    - memory_bytes: free for a process on one GPU; used_bytes: what others hold, where it is said
     - card_bytes: the total that the driver reports to a process
     - smi_bytes: the total that nvidia-smi shows
     - card: the title of the card that the section names; "" where it gives a size alone
@@ -37,6 +37,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
     title: str
     memory_bytes: int
+    used_bytes: int
     card_bytes: int
     smi_bytes: int
     num_gpus: int
@@ -78,6 +79,8 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
     free = total
     if config.available_memory_bytes is not None:
         free = min(total, config.available_memory_bytes)
+    used = config.used_memory_bytes or 0
+    free = min(free, max(total - used, 1))
     if config.interconnect is not None and catalog.find("links", config.interconnect) is None:
         hint = nearest(config.interconnect, catalog.names("links"))
         raise InputError(f"hardware.interconnect={config.interconnect!r} is not a known link{hint}")
@@ -92,6 +95,7 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
     return Hardware(
         title=title,
         memory_bytes=free,
+        used_bytes=used,
         card_bytes=total,
         smi_bytes=_smi_bytes(config, named, total),
         num_gpus=count,

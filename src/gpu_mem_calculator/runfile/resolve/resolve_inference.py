@@ -268,6 +268,7 @@ def _run(
         card_bytes=hardware.card_bytes,
         smi_bytes=hardware.smi_bytes,
         free_bytes=hardware.memory_bytes,
+        used_bytes=hardware.used_bytes,
         quantization=_bitsandbytes_format(options, engine),
         double_quant=bool(config.get("bnb_4bit_use_double_quant", False)),
         quantized=config or None,

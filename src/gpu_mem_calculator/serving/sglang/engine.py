@@ -113,11 +113,14 @@ def _outside_torch(setting: SglangOptions) -> Iterator[NamedBytes]:
 
 
 def _available_bytes(setting: SglangOptions, outside: tuple[NamedBytes, ...]) -> int:
-    """SGLang's "avail mem" before loading: the run file's figure, else that of an idle card."""
+    """SGLang's "avail mem" before loading: the run file's figure, else that of a card on which only
+    others hold memory.
+    """
     run = setting.run
-    if run.free_bytes < run.card_bytes:
+    idle = run.card_bytes - run.used_bytes
+    if run.free_bytes < idle:
         return run.free_bytes
-    return run.card_bytes - sum(size for _, size, _ in outside)
+    return idle - sum(size for _, size, _ in outside)
 
 
 def _pool_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:

@@ -24,7 +24,7 @@ from ...ledger.units import GIB
 from ...ledger.words import words
 from ...models.arch.blocks import Moe
 from ...run.run import Run
-from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
+from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, OTHERS, WEIGHTS, ServerItem
 from ...run.weights import find_format
 from ...run.weights.rank_weights import ROUNDED, run_format
 from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
@@ -226,7 +226,8 @@ def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:
         )
     if pool_problem:
         return pool_problem
-    excess = bytes_without_pool(budget) + budget.pool_bytes - free
+    others = sum(item.bytes for item in budget.items if item.name == OTHERS)
+    excess = bytes_without_pool(budget) - others + budget.pool_bytes - free
     if excess > 0:
         fixed_pool = f"kv_cache_memory_bytes={max(0, budget.pool_bytes - excess)}"
         fix = f"--gpu-memory-utilization {fits:g}" if by_share else fixed_pool

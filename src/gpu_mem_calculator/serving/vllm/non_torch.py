@@ -18,7 +18,7 @@ from ...run.cuda import nccl
 from ...run.cuda.chips import cublas_bytes
 from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.run import Run
-from ...run.served import NamedBytes
+from ...run.served import OTHERS, NamedBytes
 from ...run.weights.shards import ServerShard
 from .activations import HANDLE_FIRST, WORKSPACES, deducts_kept, is_compiled
 from .cache_layers import base_block_size
@@ -87,7 +87,7 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
         if run.free_bytes < run.card_bytes:
             used = run.card_bytes - run.free_bytes
             text = f"{run.card_bytes:,} of the card - {run.free_bytes:,} free"
-            yield SourcedBytes("other processes", used, FREE_SOURCE, text)
+            yield SourcedBytes(OTHERS, used, FREE_SOURCE, text)
     if scope != AFTER_NCCL or num_ranks(run) == 1:
         yield from _kernel_parts(run)
     elif version(run) < HANDLE_FIRST:
