@@ -44,6 +44,7 @@ ALWAYS = {
     "instants",
     "breakdown",
     "stages",
+    "phases",
     "numbers",
     "ledger",
     "remarks",

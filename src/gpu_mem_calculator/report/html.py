@@ -29,6 +29,7 @@ from .html_tables import (
     ledger_details,
     numbers_list,
     opening_tag,
+    phases_table,
     remarks_list,
     size,
     stages_table,
@@ -68,6 +69,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
         "more": more,
         "breakdown": breakdown_table(page),
         "stages": _stages(page),
+        "phases": _phases(page),
         "numbers": numbers_list(page),
         "ledger": ledger_details(page),
         "remarks": remarks(result),
@@ -289,6 +291,14 @@ def _stages(page: EstimatePage) -> str:
         f'<section aria-labelledby="h-stages"><h2 id="h-stages">Pipeline stages</h2>'
         f"{stages_table(page)}</section>"
     )
+
+
+def _phases(page: EstimatePage) -> str:
+    """The section on the phases of a run's life; empty for a run that has none."""
+    if not page.result.phases:
+        return ""
+    head = '<h2 id="h-phases">From loading to saving</h2>'
+    return f'<section aria-labelledby="h-phases">{head}{phases_table(page)}</section>'
 
 
 def remarks(result: MemoryResult) -> str:

@@ -10,9 +10,23 @@ from msgspec import Struct
 
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.explain.worked_formula import kind_terms
+from ..estimates.life import TITLES as PHASE_TITLES
+from ..estimates.life import NodeMemory
 from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import total_bytes
-from ..ledger.ledger import CPU, GPU, GRAD, NVME, OPTIM, RANK_0, RUNTIME, UNIFIED, Entry, Instant
+from ..ledger.ledger import (
+    CPU,
+    GPU,
+    GRAD,
+    NVME,
+    OPTIM,
+    PARAM,
+    RANK_0,
+    RUNTIME,
+    UNIFIED,
+    Entry,
+    Instant,
+)
 from ..ledger.units import GIB
 from ..run.cuda.runtimes import in_words_of
 from .instants import InstantColumn, KindSlice, column
@@ -186,6 +200,32 @@ def stages_table(page: EstimatePage) -> str:
     heads = ["stage", "#layers", "~highest at", "#allocated", "#on the card", "|"]
     caption = "GiB on one GPU of each pipeline stage; the rest of the report is about the busiest"
     return table(caption, heads, rows)
+
+
+def phases_table(page: EstimatePage) -> str:
+    """The phases of a run's life: what each takes of a GPU, and of the memory of its node."""
+    result = page.result
+    most = max(1, max((one.gpu_bytes for one in result.phases), default=0))
+    rows = []
+    for one in result.phases:
+        title, highest = PHASE_TITLES[one.name], one.gpu_bytes == most
+        note = "" if one.asked else " (if it does)"
+        width = f"{100 * one.gpu_bytes / most:.2f}%"
+        rect = f'<rect width="{width}" height="14" fill="url(#p-{PARAM})"/>'
+        drawn = f'<svg class="bar" aria-hidden="true">{rect}</svg>'
+        cells = num_cells(*map(size, (one.gpu_bytes, one.host_bytes, one.file_bytes)))
+        rows.append(
+            f'{opening_tag("tr", "busiest", highest)}<th scope="row">{text(title)}{note}</th>'
+            f'{cells}<td class="bar-cell">{drawn}</td></tr>'
+        )
+    has = "" if result.host is None else _node_words(result.host)
+    heads = ["phase", "#GPU", "#host RAM", "#files", "|"]
+    return table(f"GiB on the busiest GPU and on one node, from loading on{has}", heads, rows)
+
+
+def _node_words(node: NodeMemory) -> str:
+    """What a node has, where that is known."""
+    return "" if node.node_bytes is None else f"; a node has {size(node.node_bytes)}"
 
 
 def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:

@@ -19,6 +19,7 @@ from .html_tables import (
     instants_table,
     ledger_details,
     numbers_list,
+    phases_table,
     stages_table,
 )
 from .instants import InstantColumn, KindSlice
@@ -54,6 +55,7 @@ def look(
         "instants": instants_table(page),
         "breakdown": breakdown_table(page),
         "stages": stages_table(page) if len(page.result.stages) > 1 else "",
+        "phases": phases_table(page) if page.result.phases else "",
         "numbers": numbers_list(page, pending=pending),
         "ledger": ledger_details(page),
         "remarks": remarks(page.result),

@@ -20,6 +20,7 @@ const SECTIONS = [
   ["speed", "Speed: expected, and the upper bound"],
   ["breakdown", "Memory at the peak"],
   ["stages", "Pipeline stages"],
+  ["phases", "From loading to saving: GPU and host RAM"],
   ["remarks", "Assumptions and warnings"],
   ["setup", "The set-up"],
   ["ledger", "Every entry at the peak, with its source", "closed"],
