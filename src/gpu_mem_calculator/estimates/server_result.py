@@ -77,7 +77,10 @@ def serving_result(
         users_context=context,
         users_asked=None if run is None else run.options.get("batch_size"),
         replicas=replicas,
-        keeps_fewer=served.keeps_fewer and bool(served.problem),
+        layers_on_gpus=served.layers_on_gpus,
+        layers=served.layers,
+        partial_layers=served.partial_layers,
+        spills=served.spills,
     )
 
 

@@ -148,7 +148,7 @@ def release_words(versions: Mapping[str, UserRelease]) -> str:
 def _server_word(result: MemoryResult) -> str:
     assert result.serving is not None
     serving = result.serving
-    starts = result.verdict != SHORT or not serving.problem or serving.keeps_fewer
+    starts = result.verdict != SHORT or not serving.problem
     return WORDS[result.verdict] if starts else "will not start"
 
 
@@ -162,9 +162,24 @@ def users_words(users: int, context: int) -> str:
 
 
 def server_words(serving: ServingResult) -> str:
-    """How many users a server takes at which context, or why it does not start."""
+    """How many users a server takes at which context, or why it does not start; and how many
+    layers are on its GPUs, where not all are.
+    """
     if serving.problem:
         return serving.problem
+    return ", ".join(filter(None, (placed_words(serving), _users_words(serving))))
+
+
+def placed_words(serving: ServingResult) -> str:
+    """Which layers are not on the GPUs as a whole; empty where all are."""
+    placed, every, part = serving.layers_on_gpus, serving.layers, serving.partial_layers
+    rest = f"{part} of them without their experts" if part else ""
+    if placed == every and not part:
+        return ""
+    return " and ".join(filter(None, (f"{placed} of {every} layers on the GPU", rest)))
+
+
+def _users_words(serving: ServingResult) -> str:
     asked = serving.users_asked
     if asked is not None and serving.users < asked:
         waits = f"{serving.users:,} of {asked:,} users at {serving.users_context:,} tokens"

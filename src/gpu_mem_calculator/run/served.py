@@ -90,7 +90,9 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     - `needs_bytes`: the least memory of a GPU on which it starts and serves one sequence of
       `max_seq_len`, with what is outside torch (`outside`: context, libraries).
     - `problem`: a sentence that says why it would not start; "" where it does.
-    - `keeps_fewer`: with this problem it keeps fewer layers on the card by itself, and starts.
+    - `layers_on_gpus` of `layers`: of a server that leaves others on the host, and
+      `partial_layers`, of which it leaves some weights there; `spills`: by its own choice,
+      because its GPUs are too small.
     - `command`: the words of the command that starts the server with this run.
     - `notes`: sentences for the user.
     - `chosen`: keys of the run file that were left to the server, with what it takes at its release
@@ -109,7 +111,10 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     on_host: int = 0
     outside: tuple[NamedBytes, ...] = ()
     problem: str = ""
-    keeps_fewer: bool = False
+    layers_on_gpus: int | None = None
+    layers: int | None = None
+    partial_layers: int = 0
+    spills: bool = False
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     chosen: Mapping[str, Any] = {}

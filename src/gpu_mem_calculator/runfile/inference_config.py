@@ -95,6 +95,11 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     tensor_split: list[float] | None = None
     main_gpu: Size | None = None
     n_cpu_moe: Size | None = None
+    override_tensor: Text | None = None
+    fit: Flag | None = None
+    fit_target: Size | None = None
+    fit_ctx: Count | None = None
+    ollama_version: Text | None = None
     no_kv_offload: Flag | None = None
     kv_unified: Flag | None = None
     swa_full: Flag | None = None
@@ -148,7 +153,10 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     - `users`: whole sequences of `users_context` tokens that run concurrently on all `replicas`
     - `users_asked`: the number that the run file asks for (`batch_size`), if any
     - `longest_context`: tokens of the longest single sequence
-    - `problem`: why it will not start; `keeps_fewer`: with fewer layers on the card it starts
+    - `problem`: why it will not start
+    - `layers_on_gpus` of `layers`, the output counted as one, where the others are on the host;
+      `partial_layers` have some weights there; `spills`: the server chose it, because its GPUs
+      are too small
     """
 
     weights_bytes: int
@@ -168,4 +176,7 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     users_context: int = 0
     users_asked: int | None = None
     replicas: int = 1
-    keeps_fewer: bool = False
+    layers_on_gpus: int | None = None
+    layers: int | None = None
+    partial_layers: int = 0
+    spills: bool = False

@@ -20,7 +20,7 @@ OPTIONS = {
     "-c 8192": {"max_seq_len": 8192},
     "-c 0": {"max_seq_len": None},
     "-ngl 20": {"n_gpu_layers": 20},
-    "-ngl all": {"n_gpu_layers": None},
+    "-ngl all": {"n_gpu_layers": 10**6},
     "-b 1024 -ub 256": {"n_batch": 1024, "n_ubatch": 256},
     "-np 4 -c 8192": {"n_parallel": 4, "kv_unified": None},
     "-np 4 -c 8192 -kvu": {"n_parallel": 4, "kv_unified": True},
@@ -34,7 +34,9 @@ OPTIONS = {
     "--swa_full": {"swa_full": True},
     "-ncmoe 10": {"n_cpu_moe": 10},
     "--cpu-moe": {"n_cpu_moe": 10_000},
-    "-ot exps=CPU": {"n_cpu_moe": 10_000},
+    "-ot exps=CPU": {"override_tensor": "exps=CPU"},
+    "--fit off": {"fit": False},
+    "-fitt 512 -fitc 8192": {"fit_target": 512, "fit_ctx": 8192},
     "-sm none -mg 1": {"split_mode": "none", "main_gpu": 1},
     "-ts 3,1": {"tensor_split": [3.0, 1.0]},
 }
@@ -93,7 +95,6 @@ def test_a_file_name_says_model_and_type(
 @pytest.mark.parametrize(
     ("line", "limit", "could"),
     [
-        ("llama-server -hf ggml-org/Qwen3-8B-GGUF:q8_0", "--fit=on", "less"),
         ("llama-server -hf ggml-org/gemma-3-4b-it-GGUF -ngl 99", "projector", "more"),
         ("llama-server -m Qwen3-8B-Q8_0.gguf -md Qwen3-0.6B-Q8_0.gguf -ngl 9", "draft", "more"),
         ("llama-server -m Qwen3-8B-Q8_0.gguf -np 2 -ngl 9", "--parallel=2", "more"),

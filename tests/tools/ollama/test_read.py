@@ -37,7 +37,7 @@ ADAPTER ./lora.gguf
         ("llama3.2:latest", "llama3.2-3b", "Q4_K_M"),
         ("llama2:13b", "llama2-13b", "Q4_0"),
         ("mistral:instruct", "mistral-7b-instruct", "Q4_K_M"),
-        ("gpt-oss:120b", "gpt-oss-120b", "MXFP4_MOE"),
+        ("gpt-oss:120b", "gpt-oss-120b", "BF16"),
         ("deepseek-r1:14b", "deepseek-r1-distill-qwen-14b", "Q4_K_M"),
         ("qwen3:8b-fp16", "qwen3-8b", "F16"),
         ("hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0", "Llama-3.2-1B-Instruct", "Q8_0"),

@@ -349,15 +349,19 @@ def compute_buffers(
 def sample_layers(arch: Arch, devices: LayerDevices, kinds: dict[str, str]) -> list[int]:
     """A sample of the layers: of equal ones on a device the first and the last EACH_END."""
     types: dict[str, list[str]] = {}
-    if devices.host in (*devices.layers, *devices.experts):  # weights are copied to a GPU
+    moved: dict[str, list[tuple[str, int]]] = {}
+    for name, device in devices.moved:
+        layer, _, tensor = name.removeprefix("blk.").partition(".")
+        moved.setdefault(layer, []).append((tensor, device))
+    if devices.host in devices.layers or moved:  # weights are copied to a GPU
         for name, kind in kinds.items():
             types.setdefault(name.removeprefix("blk.").partition(".")[0], []).append(kind)
     groups: dict[object, list[int]] = {}
     for place, layer in enumerate(arch.layers):
-        device, experts = devices.layers[place], devices.experts[place]
-        copied = devices.host in (device, experts)
+        device, elsewhere = devices.layers[place], tuple(moved.get(str(place), ()))
+        copied = device == devices.host or elsewhere
         weights = tuple(types.get(str(place), ())) if copied else ()
-        key = (device, experts, id(layer), slides(arch, place), weights)
+        key = (device, elsewhere, id(layer), slides(arch, place), weights)
         groups.setdefault(key, []).append(place)
     ends = ((*group[:EACH_END], *group[-EACH_END:]) for group in groups.values())
     return sorted({place for end in ends for place in end} | {len(arch.layers) - 1})

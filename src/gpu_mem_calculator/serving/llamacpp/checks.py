@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import inf
 
@@ -20,9 +21,19 @@ from ...run.weights import gguf
 from .cache import indivisible_head
 from .graph_tensors import quantized
 from .layout import CACHE_TYPES
-from .options import COMMON_TYPES, SLOT_KEYS, cache_types, file_type, known_types, server_layout
+from .options import (
+    COMMON_TYPES,
+    SLOT_KEYS,
+    build_of,
+    cache_types,
+    device_number,
+    file_type,
+    known_types,
+    ollama_release,
+    server_layout,
+)
 from .row import ROW
-from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
+from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST
 
 # Families whose graphs were compared with llama.cpp's, tensor by tensor.
 CHECKED = words("""
@@ -39,7 +50,11 @@ def problems(run: Run) -> Iterator[str]:
     """What llama.cpp refuses, and what is not modelled."""
     options = run.options
     name = options["engine_version"]
-    build = build_number(str(name))
+    build = build_of(options)
+    if options["ollama_version"] is not None and ollama_release(options) is None:
+        given = f"inference.ollama_version={options['ollama_version']!r}"
+        yield f"{given} is no release, such as 0.12.6"
+        return
     if build is None or build < OLDEST:
         refused = f"inference.engine_version={name!r} is not a build of llama.cpp that is modelled"
         yield f"{refused}; use b{OLDEST} to b{NEWEST}"
@@ -49,11 +64,25 @@ def problems(run: Run) -> Iterator[str]:
     if options["split_mode"] == "row":
         why = "CUDA has it no more" if build >= NO_ROWS else "it is not modelled"
         yield f"inference.split_mode='row': {why}; use 'layer'"
+    yield from _pattern_problems(str(options["override_tensor"] or ""), int(run.mesh.pp))
     counts = {options[key] for key in SLOT_KEYS} - {None}
     if len(counts) > 1:
         yield "inference.n_parallel, max_num_seqs and batch_size are the same here; give one"
     if not sentences:
         yield from cache_problems(run)
+
+
+def _pattern_problems(text: str, gpus: int) -> Iterator[str]:
+    """Patterns of -ot that are none, and devices that are not there."""
+    for one in filter(None, text.split(",")):
+        pattern, found, device = one.rpartition("=")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield f"inference.override_tensor: {pattern!r} is no pattern ({error}); correct it"
+        if not found or device_number(device) >= gpus:
+            places = f"PATTERN=CPU or =CUDA0 to CUDA{gpus - 1}"
+            yield f"inference.override_tensor: {one!r} must be {places}"
 
 
 def _split_problems(run: Run) -> Iterator[str]:

@@ -14,9 +14,12 @@ from .weights import ALL
 def command(run: Run, layout: ServerLayout) -> Iterator[str]:
     """The words of the command; options that have llama-server's default are left out."""
     options = run.options
+    fitted = options["n_gpu_layers"] is None and layout.gpu_layers < ALL
     layers = "all" if layout.gpu_layers >= ALL else str(layout.gpu_layers)
     file = "MODEL" if layout.file.stored else "MODEL.gguf"
-    yield from ("llama-server", "-m", file, "-c", str(layout.context), "-ngl", layers)
+    yield from ("llama-server", "-m", file, "-c", str(layout.context))
+    if not fitted:  # llama-server finds the number by itself
+        yield from ("-ngl", layers)
     if any(options[key] is not None for key in SLOT_KEYS):
         yield from ("-np", str(layout.slots))
     if options["kv_unified"]:
@@ -30,9 +33,14 @@ def command(run: Run, layout: ServerLayout) -> Iterator[str]:
             yield "on" if layout.flash else "off"
     if options["split_mode"] == "none":
         yield from ("-sm", "none", "-mg", str(options["main_gpu"] or 0))
-    if layout.shares:
+    if layout.shares and not fitted:
         yield from ("-ts", ",".join(f"{share:g}" for share in layout.shares))
-    if layout.host_experts:
-        yield from ("--n-cpu-moe", str(layout.host_experts))
+    if options["n_cpu_moe"]:
+        experts = min(int(options["n_cpu_moe"]), len(layout.devices.layers))
+        yield from ("--n-cpu-moe", str(experts))
+    if options["override_tensor"]:
+        yield from ("-ot", str(options["override_tensor"]))
+    if options["fit"] is False:
+        yield from ("--fit", "off")
     flags = (("no_kv_offload", "-nkvo"), ("swa_full", "--swa-full"))
     yield from (word for key, word in flags if options[key])

@@ -31,6 +31,7 @@ from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, cached_widths, layer_bytes, layer_rows, token_bytes
 from .checks import CHECKED, problems
 from .command import command
+from .fit import fitted
 from .layout import (
     CACHE_TYPES,
     POOL_PAGE,
@@ -44,10 +45,11 @@ from .layout import (
     loaded_bytes,
     pool_elements,
 )
-from .options import OPTIONS, server_layout
+from .ollama import placed
+from .options import OPTIONS, build_of, fit_rule, ollama_rule, server_layout
 from .row import ROW
-from .versions import FLASH_AUTO, NEWEST, build_number
-from .weights import model_buffers, placed_tensors
+from .versions import NEWEST
+from .weights import ALL, model_buffers, placed_tensors
 
 STORED = f"{SIMULATED}the tensors in the GGUF file's header"
 
@@ -57,7 +59,7 @@ def weights_formula(layout: ServerLayout, device: int) -> str:
     if layout.file.stored:
         return STORED
     places = (*layout.devices.layers, layout.devices.output)
-    arguments = (layout.file, places, layout.gpus, layout.host_experts)
+    arguments = (layout.file, places, layout.gpus, layout.moved)
     elements: Counter[str] = Counter()
     for place, tensor in placed_tensors(*arguments):
         if place == device:
@@ -152,7 +154,7 @@ POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q
 
 def serve(run: Run) -> ServerMemory:
     """Memory of one GPU of the server: the run's stage is its number."""
-    layout, gpu = server_layout(run), int(run.stage)
+    layout, gpu = placed_layout(run), int(run.stage)
     devices = device_bytes(layout)
     buffers, cells = devices[gpu], layout.cells
     on_gpus = enumerate(layout.devices.layers if layout.offload_kqv else ())
@@ -171,7 +173,10 @@ def serve(run: Run) -> ServerMemory:
         on_host=devices[-1].cache,
         outside=_outside(run) if used else (),
         problem=_start_problem(needs, gpu, run) if needs > run.free_bytes else "",
-        keeps_fewer=_keeps_fewer(run),
+        layers_on_gpus=_layers_on_gpus(layout),
+        layers=len(layout.devices.layers) + 1,
+        partial_layers=_partial_layers(layout),
+        spills=layout.gpu_layers < ALL and run.options["n_gpu_layers"] is None,
         command=tuple(command(run, layout)),
         notes=tuple(_notes(run, layout)),
         largest_context=lambda: longest_context(layout, run.free_bytes, process_bytes(run)),
@@ -229,16 +234,31 @@ def process_bytes(run: Run) -> int:
     return sum(size for _, size, _ in _outside(run))
 
 
-def _keeps_fewer(run: Run) -> bool:
-    """Whether it puts fewer layers on a card that is too small (--fit, Ollama's own rule)."""
-    return run.options["n_gpu_layers"] is None and _build(run) >= FLASH_AUTO
+def placed_layout(run: Run) -> ServerLayout:
+    """The server with the layers and the context that it takes."""
+    layout, older = server_layout(run), ollama_rule(run)
+    if older is not None:
+        return placed(layout, older)
+    rule = fit_rule(run, process_bytes(run))
+    return layout if rule is None else fitted(layout, rule)
+
+
+def _layers_on_gpus(layout: ServerLayout) -> int:
+    """Layers on GPUs, the output counted as one, as llama.cpp prints it."""
+    places = (*layout.devices.layers, layout.devices.output)
+    return sum(place != layout.gpus for place in places)
+
+
+def _partial_layers(layout: ServerLayout) -> int:
+    """Layers on GPUs of which some weights are on the host."""
+    on_host = {name.split(".")[1] for name, to in layout.devices.moved if to == layout.gpus}
+    places = layout.devices.layers
+    return sum(str(i) in on_host for i in range(len(places)) if places[i] != layout.gpus)
 
 
 def _start_problem(needs: int, gpu: int, run: Run) -> str:
     """Which GPU is too small, and what llama.cpp then does by itself."""
     short = f"GPU {gpu} needs {needs / GIB:.1f} GiB; {run.free_bytes / GIB:.1f} GiB available"
-    if _keeps_fewer(run):
-        short += ": llama.cpp keeps fewer layers on the card, or a shorter context"
     return (
         f"{short}. Use a smaller -c (Ollama: num_ctx), fewer layers (-ngl; num_gpu), a smaller "
         "cache (-ctk, -ctv; OLLAMA_KV_CACHE_TYPE), a smaller quantization or more GPUs."
@@ -246,18 +266,17 @@ def _start_problem(needs: int, gpu: int, run: Run) -> str:
 
 
 def _build(run: Run) -> int:
-    return build_number(str(run.options["engine_version"])) or NEWEST
+    return build_of(run.options) or NEWEST
 
 
 def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
     build = _build(run)
     if build > NEWEST:
         yield f"llama.cpp b{build} is modelled as b{NEWEST}, the newest that is"
-    if run.options["n_gpu_layers"] is None and layout.build >= FLASH_AUTO:
-        yield (
-            "without -c and -ngl, llama-server lowers both until they fit (--fit on); these "
-            "figures are for all layers on the GPU and this context"
-        )
+    asked = server_layout(run)
+    if layout.context != asked.context:
+        fits = f"--fit lowers the context from {asked.context:,} to {layout.context:,} tokens"
+        yield f"{fits}, because nobody gave -c"
     if layout.flash and not has_flash(layout):
         kernel = f"flash kernel for K {layout.keys}, V {layout.values} and this head size"
         yield f"CUDA has no {kernel}: attention runs on the CPU"
@@ -272,7 +291,7 @@ def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
 
 def stage_layers(run: Run) -> list[int]:
     """The number of layers on each GPU."""
-    layout = server_layout(run)
+    layout = placed_layout(run)
     return [layout.devices.layers.count(gpu) for gpu in range(layout.gpus)]
 
 

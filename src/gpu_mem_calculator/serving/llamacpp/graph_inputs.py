@@ -38,12 +38,14 @@ class GraphRun(Struct, frozen=True, kw_only=True):
 
 
 class LayerDevices(Struct, frozen=True, kw_only=True):
-    """The device of each layer, of its experts and of the output; GPUs from 0 on, the host last."""
+    """The device of each layer, of the output, and of each tensor that is elsewhere; GPUs from 0
+    on, the host last.
+    """
 
     gpus: int
     layers: tuple[int, ...]
     output: int
-    experts: tuple[int, ...]
+    moved: tuple[tuple[str, int], ...] = ()
     pipelined: bool = False
 
     @property
@@ -67,6 +69,7 @@ class GraphBuilder:
         self, arch: Arch, setting: GraphRun, devices: LayerDevices, kinds: Mapping[str, str]
     ) -> None:
         self.arch, self.setting, self.devices, self.kinds = arch, setting, devices, kinds
+        self._moved = dict(devices.moved)
         self.graph = ComputeGraph()
         self.index = -1
         self._inputs: dict[str, GraphTensor] = {}
@@ -82,7 +85,10 @@ class GraphBuilder:
         return self.once(name, lambda: graph_input(name, sizes, kind))
 
     def weight(self, name: str, *sizes: int, place: int) -> GraphTensor:
-        """A weight on device `place`; fp32 where the file type does not name it."""
+        """A weight on device `place`, or where it was moved; fp32 where the file type does not name
+        it.
+        """
+        place = self._moved.get(name, place)
         return buffer_tensor(name, self.kinds.get(name, "F32"), sizes, place, weight=True)
 
     def has(self, name: str) -> bool:
@@ -90,11 +96,11 @@ class GraphBuilder:
         return f"blk.{self.index}.{name}" in self.kinds
 
     def layer_weight(self, name: str, *sizes: int) -> GraphTensor:
-        """A weight of the layer, on its device or its experts'; without a layer, the output's."""
+        """A weight of the layer, on its device; without a layer, the output's."""
         if self.index < 0:
             return self.weight(name, *sizes, place=self.devices.output)
-        of = self.devices.experts if "_exps." in name else self.devices.layers
-        return self.weight(f"blk.{self.index}.{name}", *sizes, place=of[self.index])
+        place = self.devices.layers[self.index]
+        return self.weight(f"blk.{self.index}.{name}", *sizes, place=place)
 
     def product(self, name: str, outs: int, x: GraphTensor) -> GraphTensor:
         """x times a weight of the layer that has `outs` rows."""

@@ -16,7 +16,7 @@ from .attention_scores import has_flash_kernel
 from .cache import CacheCells, head_sizes, layer_bytes, pad
 from .graph_inputs import GraphRun, LayerDevices, slides
 from .versions import PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
-from .weights import ModelFile, layer_devices, model_buffers
+from .weights import HOST, ModelFile, Overrides, layer_devices, model_buffers, moved_tensors
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 POOL_PAGE = 2 << 20  # ggml-cuda's pool grows in pages of cuMemCreate
@@ -27,7 +27,7 @@ class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
     """The options of a server.
 
     - `gpu_layers`: -ngl, layers on GPUs
-    - `host_experts`: --n-cpu-moe, layers whose experts are on the host
+    - `overrides`: -ot, --n-cpu-moe, tensors that are on other devices
     - `shares`: -ts, each GPU's share of the layers; empty: equal shares
     - `single_gpu`: -mg under -sm none, the only GPU that is used; None: all are
     - `context`: -c, tokens of all slots together
@@ -42,7 +42,7 @@ class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
     build: int
     gpus: int
     gpu_layers: int
-    host_experts: int
+    overrides: Overrides
     shares: tuple[float, ...]
     single_gpu: int | None
     context: int
@@ -59,24 +59,27 @@ class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def devices(self) -> LayerDevices:
-        """The devices of layers, experts and output."""
-        arch, host = self.file.arch, self.gpus
+        """The devices of layers and output, and of tensors that are elsewhere."""
+        arch = self.file.arch
         *layers, output = layer_devices(
             len(arch.layers), self.gpus, self.gpu_layers, self.build, self.shares, self.single_gpu
         )
-        experts = tuple(
-            host if i < self.host_experts and isinstance(layer.mlp, Moe) else layers[i]
-            for i, layer in enumerate(arch.layers)
-        )
         several = self.gpus > 1 and self.single_gpu is None
-        whole = self.gpu_layers > len(layers) and self.offload_kqv and not self.host_experts
+        whole = self.gpu_layers > len(layers) and self.offload_kqv and not self.overrides
         return LayerDevices(
             gpus=self.gpus,
             layers=tuple(layers),
             output=output,
-            experts=experts,
+            moved=tuple(self.moved.items()),
             pipelined=several and whole,
         )
+
+    @cached_property
+    def moved(self) -> dict[str, int]:
+        """The device of each tensor that an override places."""
+        names = tuple(self.file.kinds()) if self.overrides else ()
+        found = moved_tensors(names, self.overrides)
+        return {name: self.gpus if to == HOST else to for name, to in found.items()}
 
     @cached_property
     def cells(self) -> CacheCells:
@@ -163,7 +166,7 @@ def loaded_bytes(layout: ServerLayout) -> tuple[list[int], list[int]]:
     """Bytes of weights and of cache, each of every GPU and of the host last."""
     devices, caches = layout.devices, [0] * (layout.gpus + 1)
     places = (*devices.layers, devices.output)
-    weights = model_buffers(layout.file, places, layout.gpus, layout.host_experts)
+    weights = model_buffers(layout.file, places, layout.gpus, layout.moved)
     types = (layout.build, layout.keys, layout.values)
     for device in range(layout.gpus + 1):
         for place, count in layer_kinds(layout, device):

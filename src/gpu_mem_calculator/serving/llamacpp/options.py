@@ -5,22 +5,30 @@ llama.cpp b10586 common/arg.cpp and tools/server/server.cpp for the defaults.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from ...ledger.units import MIB
+from ...run.cuda.runtimes import METAL
+from ...run.releases import Version, parse_version
 from ...run.run import Run
 from ...run.weights import gguf
 from ...run.weights.ggml_types import BLOCKS
+from .fit import FitRule
 from .layout import CACHE_TYPES, ServerLayout, has_flash
-from .versions import FEW_OUTPUTS, FLASH_AUTO, NEWEST, PADDED_256, build_number
-from .weights import ALL, ModelFile
+from .ollama import BY_SERVER, OllamaRule, flash_is_automatic, llama_build, own_engine
+from .versions import FEW_OUTPUTS, FIT, FLASH_AUTO, NEWEST, PADDED_256, build_number
+from .weights import ALL, HOST, ModelFile, Overrides, host_experts
 
 # The keys that a run file may set, and their defaults; None: llama-server chooses.
 OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("max_seq_len", "batch_size", "max_num_seqs", "n_parallel")),
     **dict.fromkeys(("prompt_len", "new_tokens", "cache_type_k", "cache_type_v", "n_gpu_layers")),
     **dict.fromkeys(("flash_attn", "kv_unified", "tensor_split", "main_gpu", "n_cpu_moe")),
+    **dict.fromkeys(("override_tensor", "fit", "fit_target", "fit_ctx", "ollama_version")),
     "engine_version": f"b{NEWEST}",
     "dtype": "fp16",
     "quantization": "q4_k_m",
@@ -31,6 +39,7 @@ OPTIONS: dict[str, Any] = {
     "no_kv_offload": False,
     "swa_full": False,
 }
+DEFAULT_TARGET, LEAST_CONTEXT = 1024, 4096  # --fit-target in MiB, --fit-ctx
 SLOTS = 4  # of a server that sets none; they share one cache
 # Names that every engine has for cache types, and llama.cpp's.
 COMMON_TYPES = {"auto": "f16", "fp16": "f16", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
@@ -52,11 +61,77 @@ def cache_types(run: Run) -> tuple[str, str]:
     return str(keys).lower(), str(values).lower()
 
 
+def overrides(options: Mapping[str, Any], layers: int) -> Overrides:
+    """Where -ot and --n-cpu-moe put tensors."""
+    found = [
+        (pattern, device_number(device))
+        for pattern, _, device in (
+            one.rpartition("=") for one in str(options["override_tensor"] or "").split(",") if one
+        )
+    ]
+    return (*found, *host_experts(min(int(options["n_cpu_moe"] or 0), layers)))
+
+
+def device_number(name: str) -> int:
+    """The number of a device in a pattern: CUDA1 is GPU 1, CPU the host."""
+    digits = re.search(r"\d+$", name)
+    return int(digits[0]) if digits else HOST
+
+
+def fit_rule(run: Run, outside: int) -> FitRule | None:
+    """What --fit may lower; None where it is off or a build does not have it."""
+    options = run.options
+    build = build_of(options) or NEWEST
+    if build < FIT or options["fit"] is False:
+        return None
+    given = ("n_gpu_layers", "tensor_split", "override_tensor", "n_cpu_moe")
+    gpus = 1 if options["split_mode"] == "none" else int(run.mesh.pp)
+    return FitRule(
+        free=(run.free_bytes - outside,) * gpus,
+        margin=(DEFAULT_TARGET if options["fit_target"] is None else options["fit_target"]) * MIB,
+        least_context=int(options["fit_ctx"] or LEAST_CONTEXT),
+        lowers_context=options["max_seq_len"] is None,
+        lowers_layers=all(options[key] is None for key in given) and gpus == int(run.mesh.pp),
+    )
+
+
+def build_of(options: Mapping[str, Any]) -> int | None:
+    """The build of llama.cpp that runs: as given, or the one of a release of Ollama."""
+    release = ollama_release(options)
+    if release is not None:
+        return llama_build(release)
+    return build_number(str(options["engine_version"]))
+
+
+def ollama_release(options: Mapping[str, Any]) -> Version | None:
+    """The release of Ollama that starts the server; None without one."""
+    given = options["ollama_version"]
+    return None if given is None else parse_version(str(given))
+
+
+def ollama_rule(run: Run) -> OllamaRule | None:
+    """What a release of Ollama places layers by; None where llama-server fits by itself."""
+    release, options = ollama_release(run.options), run.options
+    if release is None or release >= BY_SERVER:
+        return None
+    asked = options["n_gpu_layers"]
+    return OllamaRule(
+        release=release,
+        free=(run.free_bytes,) * int(run.mesh.pp),
+        requested=-1 if asked is None else int(asked),
+        metal=run.runtime == METAL,
+    )
+
+
 def server_layout(run: Run) -> ServerLayout:
     """The server of a run: its options, and llama-server's defaults for those that are not set."""
     options, arch, gpus = run.options, run.arch, int(run.mesh.pp)
-    build = min(build_number(str(options["engine_version"])) or NEWEST, NEWEST)
+    release = ollama_release(options)
+    build = min(build_of(options) or NEWEST, NEWEST)
+    own = release is not None and own_engine(arch.family, release)
     count = next((options[key] for key in SLOT_KEYS if options[key] is not None), None)
+    if count is None and release is not None:
+        count = 1
     slots = int(count if count is not None else SLOTS if build >= PADDED_256 else 1)
     unified = options["kv_unified"]
     if unified is None:
@@ -69,22 +144,24 @@ def server_layout(run: Run) -> ServerLayout:
         build=build,
         gpus=gpus,
         gpu_layers=ALL if gpu_layers is None else int(gpu_layers),
-        host_experts=min(int(options["n_cpu_moe"] or 0), len(arch.layers)),
+        overrides=overrides(options, len(arch.layers)),
         shares=tuple(options["tensor_split"] or ()),
         single_gpu=int(options["main_gpu"] or 0) if options["split_mode"] == "none" else None,
         context=int(options["max_seq_len"] or arch.max_seq_len),
         slots=slots,
         unified=bool(unified),
-        batch=int(options["n_batch"]),
+        # Ollama has one number for both
+        batch=int(options["n_batch" if release is None else "n_ubatch"]),
         ubatch=int(options["n_ubatch"]),
         flash=bool(options["flash_attn"]),
         keys=keys,
         values=values,
         offload_kqv=not options["no_kv_offload"],
         swa_full=bool(options["swa_full"]),
-        outputs=slots if build >= FEW_OUTPUTS else 0,
+        outputs=slots if build >= FEW_OUTPUTS or own else 0,
     )
-    if options["flash_attn"] is None and build >= FLASH_AUTO:
+    automatic = build >= FLASH_AUTO if release is None else flash_is_automatic(arch, release)
+    if options["flash_attn"] is None and automatic:
         return replace(layout, flash=has_flash(layout))
     return layout
 

@@ -29,10 +29,12 @@ PADDED_256 = 6927  # a context is padded to 256; four slots by default
 PLAIN_MASK = 7350  # the rows of a mask are no longer padded
 VALUES_FIRST = 7044  # the order is queries, values, keys
 WINDOW_256 = 6975  # the cells of a window are padded to 256
+FIT = 7410  # --fit is on by default: what nobody gave is lowered until it fits
 OUTPUT_FIRST = 7468  # -ngl counts the output layer before the others
 TWO_EMBEDDINGS = 7628  # tokens and embeddings are both inputs
 NO_VALUES = 7832  # a latent cache has keys only
 FIRST_NORM = 8508  # the embedding's norm is in the first layer
+FUSED_UP = 8497  # --fit's patterns name fused gates of experts
 ROTATED = 8624  # a Hadamard product before a quantized cache
 DELTA = 9180  # Gated DeltaNet is one op, and outputs are selected after the final norm
 HALF_MASK = 9410  # flash attention's mask is an fp16 input, before it was converted
@@ -40,6 +42,7 @@ FEW_OUTPUTS = 9460  # a server has logits for as many tokens as it has slots
 FLASH_SPACE = 9489  # a quantized cache is converted to fp16 in a workspace after attention's result
 NO_ROWS = 9890  # CUDA no longer has -sm row
 LATE = 10158  # gpt-oss computes every token in its last layer as well
+EACH_STREAM = 10584  # --fit counts the context of each separate cache
 
 
 def build_number(text: str) -> int | None:

@@ -5,8 +5,9 @@ llama.cpp b10586 src/llama-model.cpp load_tensors. GPUs are numbered from 0, the
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_float
 from itertools import accumulate
 
@@ -21,6 +22,7 @@ from .versions import OUTPUT_FIRST
 
 ALIGNMENT = 128  # of a tensor in a CUDA buffer
 ALL = 10**6  # -ngl all
+HOST = -1  # of a pattern: the host, whose number depends on the GPUs
 
 
 class ModelFile(Struct, frozen=True):
@@ -97,35 +99,59 @@ def _single(number: float) -> float:
     return c_float(number).value
 
 
-def is_expert(name: str) -> bool:
-    """Whether --n-cpu-moe keeps a tensor on the host (common/common.h LLM_FFN_EXPS_REGEX)."""
-    return "_exps" in name
+Overrides = tuple[tuple[str, int], ...]
+"""-ot: a pattern that names of tensors have, and the device of those that have it; the first of
+several counts."""
+
+
+def host_experts(layers: int) -> Overrides:
+    """--n-cpu-moe: the experts of the first layers, on the host (common/common.h
+    LLM_FFN_EXPS_REGEX).
+    """
+    return tuple((rf"blk\.{i}\.ffn_(up|down|gate|gate_up)_(ch|)exps", HOST) for i in range(layers))
+
+
+def all_experts() -> Overrides:
+    """--cpu-moe: every layer's experts, on the host."""
+    return ((r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", HOST),)
+
+
+@remembered(64, always=True)
+def moved_tensors(names: tuple[str, ...], overrides: Overrides) -> dict[str, int]:
+    """The device of each tensor that a pattern places."""
+    if len({device for _, device in overrides}) == 1:  # one search instead of many
+        overrides = (("|".join(pattern for pattern, _ in overrides), overrides[0][1]),)
+    patterns = [(re.compile(pattern), device) for pattern, device in overrides]
+    found: dict[str, int] = {}
+    for name in names:
+        device = next((to for pattern, to in patterns if pattern.search(name)), None)
+        if device is not None:
+            found[name] = device
+    return found
 
 
 def model_buffers(
-    file: ModelFile, devices: tuple[int, ...], gpus: int, host_experts: int = 0
+    file: ModelFile, devices: tuple[int, ...], gpus: int, moved: Mapping[str, int]
 ) -> list[int]:
     """Bytes of weights on each device, the host last.
 
-    The experts of the first `host_experts` layers are on the host. A tied head is a copy of the
-    embedding where the output is on a GPU. `devices`: those of each layer and of the output.
+    A tied head is a copy of the embedding where the output is on a GPU. `devices`: those of each
+    layer and of the output; `moved`: those of tensors that are elsewhere.
     """
     totals = [0] * (gpus + 1)
-    for place, tensor in placed_tensors(file, devices, gpus, host_experts):
+    for place, tensor in placed_tensors(file, devices, gpus, moved):
         aligned = -(-tensor.bytes // ALIGNMENT) * ALIGNMENT
         totals[place] += aligned if place < gpus else tensor.bytes
     return totals
 
 
 def placed_tensors(
-    file: ModelFile, devices: tuple[int, ...], gpus: int, host_experts: int = 0
+    file: ModelFile, devices: tuple[int, ...], gpus: int, moved: Mapping[str, int]
 ) -> Iterator[tuple[int, gguf.GgufTensor]]:
     """Every tensor with its device; the arguments are those of `model_buffers`."""
     last, tied = len(file.arch.layers), file.arch.head is None
     for tensor in file.tensors():
         place = gpus if tensor.layer < 0 else devices[min(tensor.layer, last)]
-        if is_expert(tensor.name) and tensor.layer < host_experts:
-            place = gpus
-        yield place, tensor
+        yield moved.get(tensor.name, place), tensor
         if tied and tensor.name == "token_embd.weight" and devices[last] < gpus:
             yield devices[last], tensor

@@ -16,7 +16,7 @@ from ..reading.command import Command
 from ..reading.keys import sort_keys
 from ..reading.option_values import whole_value
 from ..reading.options import option_syntax, parse_options
-from ..reading.reading import Could, Limit, Reading, Section
+from ..reading.reading import Limit, Reading, Section
 from ..translation.arguments import argument_data, argument_table, tables
 from ..translation.releases import release_lock
 from .model import add_model, add_projector, with_presets
@@ -29,12 +29,11 @@ SERVER = "llama-server"
 PARTS = dict.fromkeys(("serve", "server"), SERVER) | dict.fromkeys(("cli", "client"), "llama-cli")
 PARTS |= dict.fromkeys(("completion", "complete"), "llama-completion")
 TRUE, FALSE = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")  # is_truthy
-ALL_LAYERS = 10_000  # more than a model has
+ALL_LAYERS = 10**6  # -ngl all
+ALL_EXPERTS = 10_000  # layers, more than a model has
 # Numbers that have the same meaning in a run file.
 NUMBERS: dict[str, str] = tables(__file__)["numbers"]
-HOST_EXPERTS = re.compile(r"\\?\.?(ffn_.*)?(\(.*\))?.*exps.*=CPU")
-FIT = "on by default: where memory is short it lowers -c and keeps fewer layers on the card"
-SETTLE = "give -c and -ngl, or --fit off"
+DEVICE = re.compile(r"CPU|CUDA_Host|[A-Za-z]+\d+")  # where a pattern puts tensors
 EACH_SLOT = "without -c, each slot has the whole context of the model; one context is estimated"
 
 
@@ -118,7 +117,7 @@ def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
         if name in values and not (name == "ctx-size" and values[name] == 0)
     }
     if values.get("cpu-moe"):
-        section["n_cpu_moe"] = ALL_LAYERS
+        section["n_cpu_moe"] = ALL_EXPERTS
     for name in ("cache-type-k", "cache-type-v"):
         if name in values:
             section[name.replace("-", "_")] = str(values[name])
@@ -180,26 +179,33 @@ def _add_layers(reading: Reading, values: Mapping[str, Any], section: Section) -
         section["n_gpu_layers"] = layers
     elif not (layers in ("auto", "all") or (isinstance(layers, int) and layers < 0)):
         raise InputError(f"--n-gpu-layers={quoted(layers)} must be a number, auto or all")
+    fits = _fits(values)
     if "max_seq_len" not in section:
-        reading.assumed.append("the model's whole context (--ctx-size)")
-    if layers in ("auto", -1):
-        reading.assumed.append("all layers on the GPU (--n-gpu-layers)")
-        if _fits(values):
-            reading.limits.append(Limit(key="--fit=on", why=FIT, could="less", settle=SETTLE))
+        most = ", or what fits" if fits else ""
+        reading.assumed.append(f"the model's whole context{most} (--ctx-size)")
+    if layers not in ("auto", -1) and "n_gpu_layers" not in section:
+        section["n_gpu_layers"] = ALL_LAYERS
+    if not fits:
+        section["fit"] = False
+    if fits and "fit-target" in values:  # of several GPUs the first one's
+        first = str(values["fit-target"]).partition(",")[0]
+        section["fit_target"] = whole_value(
+            "--fit-target", int(first) if first.isdecimal() else first
+        )
+    if fits and "fit-ctx" in values:
+        section["fit_ctx"] = whole_value("--fit-ctx", values["fit-ctx"])
 
 
 def _add_placement(reading: Reading, values: Mapping[str, Any], section: Section) -> None:
     """Tensors that a pattern puts elsewhere, and a run without GPUs."""
     pattern = values.get("override-tensor")
     if pattern is not None:
-        if HOST_EXPERTS.fullmatch(str(pattern)) and "blk" not in str(pattern):
-            section["n_cpu_moe"] = ALL_LAYERS
+        targets = {part.rpartition("=")[2] for part in str(pattern).split(",")}
+        if all(DEVICE.fullmatch(one) for one in targets):
+            section["override_tensor"] = str(pattern)
         else:
-            targets = {part.rpartition("=")[2] for part in str(pattern).split(",")}
             why = "tensors whose names match are placed elsewhere; they are estimated in place"
-            could: Could = "less" if targets == {"CPU"} else "either"
-            key = f"--override-tensor={pattern}"
-            reading.limits.append(Limit(key=key, why=why, could=could))
+            reading.limits.append(Limit(key=f"--override-tensor={pattern}", why=why))
     if "device" in values and values["device"] in (None, "none"):
         section |= {"n_gpu_layers": 0, "no_kv_offload": True}
         why = "nothing runs on a GPU; buffers for products of the host's weights are estimated"

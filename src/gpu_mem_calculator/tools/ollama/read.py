@@ -32,6 +32,7 @@ FOLDER = Path(__file__).parent
 HUBS = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")
 BUILD = "b10488"  # LLAMA_CPP_VERSION
 LENGTH = "OLLAMA_CONTEXT_LENGTH"
+TARGET = "LLAMA_ARG_FIT_TARGET"
 VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
 # Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
 CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
@@ -40,8 +41,6 @@ BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
 # Families that serve one request at a time (server/sched.go load), as transformers names them.
 ONE_AT_A_TIME = tuple(tables(__file__)["one_at_a_time"])
 WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
-FIT = "Ollama keeps layers that do not fit on the host; all are estimated on the GPU"
-SETTLE = "set num_gpu, a smaller num_ctx, or OLLAMA_KV_CACHE_TYPE=q8_0"
 ELSEWHERE = "loads a model when it is asked for; check ollama run MODEL with the same variables"
 
 
@@ -205,9 +204,10 @@ def _server(
     layers = parameters.get("num_gpu", -1)
     if isinstance(layers, int) and layers >= 0:
         section["n_gpu_layers"] = layers
-    elif str(variables.get("LLAMA_ARG_FIT", "on")).lower() in ("on", "1", "true"):
-        reading.assumed.append("all layers on the GPU (num_gpu)")
-        reading.limits.append(Limit(key="num_gpu=-1", why=FIT, could="less", settle=SETTLE))
+    if str(variables.get("LLAMA_ARG_FIT", "on")).lower() not in ("on", "1", "true"):
+        section["fit"] = False
+    if TARGET in variables:
+        section["fit_target"] = whole_value(TARGET, variables[TARGET])
     return section
 
 

@@ -1,0 +1,316 @@
+"""Which layers Ollama puts on GPUs, and on which: until 0.30 by its own rules, since then by
+llama-server's --fit.
+
+Ollama v0.11.0 and v0.12.6 llm/memory.go EstimateGPULayers; v0.13.0 and v0.20.2 llm/server.go
+createLayout; fs/ggml/ggml.go GraphSize and VisionGraphSize of all four. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.remember import remembered
+from ...ledger.units import MIB
+from ...models.arch.arch import Arch
+from ...run.releases import Version
+from .cache import layer_bytes
+from .layout import ServerLayout, device_bytes
+from .ollama_graphs import BY_LAYOUT, graph_sizes
+
+# The llama.cpp build of each release: llm/llama.cpp, llama/build-info.cpp, LLAMA_CPP_VERSION.
+BUILDS: tuple[tuple[Version, int], ...] = (
+    ((0, 1, 29), 2356), ((0, 1, 30), 2527), ((0, 1, 32), 2679), ((0, 1, 33), 2771),
+    ((0, 1, 39), 2986), ((0, 1, 40), 3051), ((0, 1, 45), 3171), ((0, 2, 0), 3340),
+    ((0, 2, 8), 3440), ((0, 3, 1), 3485), ((0, 3, 4), 3535), ((0, 3, 10), 3661),
+    ((0, 3, 14), 3863), ((0, 5, 2), 4260), ((0, 5, 3), 4327), ((0, 5, 8), 4419),
+    ((0, 5, 13), 4783), ((0, 6, 6), 5125), ((0, 6, 7), 5162), ((0, 6, 8), 5237),
+    ((0, 7, 0), 5359), ((0, 11, 5), 6121), ((0, 12, 4), 6646), ((0, 12, 6), 6752),
+    ((0, 12, 11), 6840), ((0, 13, 2), 7209), ((0, 13, 3), 7345), ((0, 13, 5), 7437),
+    ((0, 30, 0), 9452), ((0, 30, 1), 9479), ((0, 30, 4), 9493), ((0, 30, 5), 9509),
+    ((0, 30, 9), 9626), ((0, 30, 10), 9672), ((0, 30, 11), 9781), ((0, 31, 0), 9840),
+    ((0, 31, 2), 9888), ((0, 32, 2), 10069), ((0, 32, 3), 10091), ((0, 32, 6), 10242),
+    ((0, 32, 8), 10353), ((0, 32, 10), 10380), ((0, 32, 14), 10434), ((0, 32, 15), 10488),
+)  # fmt: skip
+BY_SERVER: Version = (0, 30, 0)  # llama-server runs, and fits by itself
+OWN_LAYOUT: Version = (0, 12, 0)  # those of its own engine are
+TOWER_LAST: Version = (0, 7, 1)  # a vision tower is loaded with the output, before on the first GPU
+LAST_FIRST: Version = (0, 7, 0)  # layers are counted from the last one
+FLASH_AUTO: Version = (0, 13, 5)  # llama.cpp decides on flash attention for its models
+MINIMUM, ON_METAL = 457 * MIB, 512 * MIB  # of a GPU that nothing may take
+# Families of its own engine, by the names of transformers, and since when; the others' are
+# llama.cpp's.
+OWN_ENGINE: dict[str, Version] = dict.fromkeys(
+    ("gemma3", "gemma3_text", "gemma3n", "mistral3", "llama4", "mllama", "qwen2_5_vl", "gpt_oss"),
+    (0, 6, 0),
+)
+OWN_ENGINE |= dict.fromkeys(("qwen3",), (0, 11, 11))
+OWN_ENGINE |= dict.fromkeys(("qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "deepseek_v3"), (0, 12, 4))
+OWN_ENGINE |= dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "nemotron_h"), (0, 17, 0))
+# Families of its own engine that have flash attention by default, and since when.
+WITH_FLASH: dict[str, Version] = {"gpt_oss": (0, 12, 0)}
+WITH_FLASH |= dict.fromkeys(("gemma3", "gemma3_text", "qwen3", "qwen3_moe"), (0, 12, 4))
+WITH_FLASH |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), (0, 12, 7))
+WITH_FLASH |= dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "mistral3"), (0, 17, 0))
+# Image size, patch, width and heads of a vision tower.
+TOWERS = {"gemma3_text": (896, 14, 1152, 16), "mistral3": (1540, 14, 1024, 16)}
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """A release's choice.
+
+    - `layers`: of each GPU, the output counted as one
+    - `cache`: of each layer; `partial`, `full`: graphs where some layers and where all are on GPUs
+    - `needs`, `all_needs`: what it takes, and what all layers would
+    """
+
+    layers: tuple[int, ...]
+    cache: tuple[int, ...] = ()
+    partial: int = 0
+    full: int = 0
+    output: int = 0
+    needs: int = 0
+    all_needs: int = 0
+
+
+class OllamaRule(Struct, frozen=True, kw_only=True):
+    """A release, the memory that each GPU has free, and what was asked for."""
+
+    release: Version
+    free: tuple[int, ...]
+    requested: int = -1  # num_gpu
+    metal: bool = False
+
+
+def llama_build(release: Version) -> int:
+    """The llama.cpp build that a release has."""
+    place = bisect_right([since for since, _ in BUILDS], release)
+    return BUILDS[max(place - 1, 0)][1]
+
+
+def flash_is_automatic(arch: Arch, release: Version) -> bool:
+    """Whether flash attention is on where there is a kernel and nobody says it."""
+    if release >= BY_SERVER or (release >= FLASH_AUTO and not own_engine(arch.family, release)):
+        return True
+    return arch.family in WITH_FLASH and release >= WITH_FLASH[arch.family]
+
+
+def own_engine(family: str, release: Version) -> bool:
+    """Whether Ollama's own engine runs a family."""
+    return family in OWN_ENGINE and OWN_ENGINE[family] <= release < BY_SERVER
+
+
+@remembered(32, always=True)
+def placement(layout: ServerLayout, rule: OllamaRule) -> Placement:
+    """Where a release before 0.30 puts layers."""
+    own = own_engine(layout.file.arch.family, rule.release)
+    if own and rule.release >= OWN_LAYOUT:
+        return _measured(layout, rule)
+    if rule.release >= BY_LAYOUT:
+        return _laid_out(layout, rule)
+    return _estimated(layout, rule, own=own)
+
+
+def placed(layout: ServerLayout, rule: OllamaRule) -> ServerLayout:
+    """The server with its layers where a release puts them."""
+    return _with_layers(layout, placement(layout, rule).layers)
+
+
+def _with_layers(layout: ServerLayout, layers: Sequence[int]) -> ServerLayout:
+    shares = tuple(map(float, layers)) if len(layers) > 1 and any(layers) else ()
+    return replace(layout, gpu_layers=sum(layers), shares=shares)
+
+
+class _Blocks(Struct, frozen=True):
+    """What the rules read of a model's file: bytes of each layer, of the output, and of a vision
+    tower, which is loaded with the output.
+    """
+
+    layers: tuple[int, ...]
+    output: int
+    tower: int
+    tower_graph: int
+
+
+def _blocks(layout: ServerLayout, *, own: bool) -> _Blocks:
+    arch, layers = layout.file.arch, [0] * len(layout.file.arch.layers)
+    ends: dict[str, int] = {}
+    for tensor in layout.file.tensors():
+        if tensor.name.startswith("blk."):
+            layers[tensor.layer] += tensor.bytes
+        else:
+            head = tensor.name.partition(".")[0]
+            ends[head] = ends.get(head, 0) + tensor.bytes
+    output = ends.get("output_norm", 0) + ends.get("output", ends.get("token_embd", 0))
+    seen = own and arch.family in TOWERS and arch.tower_parameters > 0
+    graph = 0
+    if seen:
+        image, patch, width, heads = TOWERS[arch.family]
+        graph = 4 * (image**2 * 3 + width * patch + (image // patch) ** 4 * heads)
+    return _Blocks(tuple(layers), output, arch.tower_parameters * 2 if seen else 0, graph)
+
+
+def _estimated(layout: ServerLayout, rule: OllamaRule, *, own: bool) -> Placement:
+    """Layers counted one by one while an estimate of their sum fits: on one GPU if all do, else on
+    all in turn.
+    """
+    count = partial(_counted, layout, rule, _blocks(layout, own=own))
+    free = sorted(rule.free, reverse=True)
+    alone = [count((one,)) for one in free]
+    every = len(layout.file.arch.layers) + 1
+    for i, one in enumerate(alone):
+        if sum(one.layers) >= (every if rule.requested < 0 else rule.requested):
+            return replace(one, layers=tuple(one.layers[0] * (i == k) for k in range(len(free))))
+    return alone[0] if len(free) == 1 else count(rule.free)
+
+
+def _counted(
+    layout: ServerLayout, rule: OllamaRule, blocks: _Blocks, free: Sequence[int]
+) -> Placement:
+    cache, part, full = graph_sizes(layout, rule.release)
+    if rule.metal:
+        part = full
+    elif len(free) > 1:
+        full = part
+    graph, minimum = max(part, full), ON_METAL if rule.metal else MINIMUM
+    each = [size + kv for size, kv in zip(blocks.layers, cache, strict=True)]
+    room = [i for i, one in enumerate(free) if one >= graph + minimum + 2 * each[0]]
+    taken = [minimum + each[0] if i in room else 0 for i in range(len(free))]
+    layers, overflow = [0] * len(free), 0
+    tower = blocks.tower + blocks.tower_graph
+    if room and rule.release < TOWER_LAST:
+        taken[room[0]] += tower
+    order = range(len(each))
+
+    def put(size: int, place: int) -> bool:
+        for j in range(len(room), 0, -1):
+            gpu = room[place % j]
+            if free[gpu] > taken[gpu] + graph + size:
+                taken[gpu] += size
+                layers[gpu] += 1
+                return True
+            del room[place % j]
+        return False
+
+    for i in reversed(order) if rule.release >= LAST_FIRST else order:
+        if 0 <= rule.requested <= sum(layers) or not put(each[i], i):
+            overflow += each[i]
+    whole = sum(layers) >= len(each)
+    last = blocks.output + (tower if rule.release >= TOWER_LAST else 0)
+    if not (rule.requested < 0 or sum(layers) < rule.requested) or not put(last, sum(layers)):
+        whole, overflow = False, overflow + last
+    used = sum(taken) + (full if whole else part) * sum(one > 0 for one in layers)
+    return Placement(
+        layers=tuple(layers),
+        cache=cache,
+        partial=part,
+        full=full,
+        output=blocks.output,
+        needs=used,
+        all_needs=used + overflow,
+    )
+
+
+def _laid_out(layout: ServerLayout, rule: OllamaRule) -> Placement:
+    """Layers of llama.cpp's runner: packed from the last one on, into as few GPUs as hold all."""
+    blocks, (cache, part, full) = _blocks(layout, own=False), graph_sizes(layout, rule.release)
+    part = full if rule.metal else part
+    each = [*(size + kv for size, kv in zip(blocks.layers, cache, strict=True)), blocks.output]
+    graph, kept = max(part, full), each[0]
+    used, found = 0, list[int]()
+    while True:
+        graphs = [graph if i < used else 0 for i in range(len(rule.free))]
+        found = _packed(each, _room(rule, [one + kept for one in graphs]), rule, max(used - 1, 0))
+        if sum(one > 0 for one in found) <= used:
+            break
+        used = sum(one > 0 for one in found)
+    return Placement(
+        layers=tuple(found), cache=cache, partial=part, full=full, output=blocks.output
+    )
+
+
+def _measured(layout: ServerLayout, rule: OllamaRule) -> Placement:
+    """Layers of Ollama's own engine: packed by the sizes that its buffers had in the try before,
+    until a choice comes again.
+    """
+    every = len(layout.file.arch.layers) + 1
+    gpus, seen = len(rule.free), set[tuple[int, ...]]()
+    found, graphs, used = (every, *[0] * (gpus - 1)), [0] * gpus, 0
+    while found not in seen:
+        seen.add(found)
+        tried = _with_layers(layout, found)
+        devices = device_bytes(tried, whole=False)
+        graphs = [max(one.compute, old) for one, old in zip(devices, graphs, strict=False)]
+        used = max(used, max((i for i in range(gpus) if found[i]), default=0))
+        made = tuple(_packed(_sizes(layout), _room(rule, graphs), rule, used))
+        if sum(made) > sum(found):
+            break
+        found = made
+    return Placement(layers=found)
+
+
+def _sizes(layout: ServerLayout) -> list[int]:
+    """Bytes of each layer with its cache, the output's last."""
+    blocks, arch = _blocks(layout, own=True), layout.file.arch
+    types = (layout.build, layout.keys, layout.values)
+    cache = [layer_bytes(arch, i, layout.cells, *types) for i in range(len(arch.layers))]
+    layers = [size + kv for size, kv in zip(blocks.layers, cache, strict=True)]
+    return [*layers, blocks.output + blocks.tower]
+
+
+def _room(rule: OllamaRule, taken: Sequence[int]) -> list[int]:
+    """What each GPU has for layers."""
+    minimum = ON_METAL if rule.metal else MINIMUM
+    pairs = zip(rule.free, taken, strict=True)
+    return [max(free - minimum - one, 0) for free, one in pairs]
+
+
+def _packed(each: Sequence[int], room: Sequence[int], rule: OllamaRule, used: int) -> list[int]:
+    """Layers of each GPU (assignLayers): on as few as hold all, the output left out where that
+    does not help.
+    """
+    found: list[int] = []
+    for sizes in (each, each[:-1]):
+        asked = min(len(sizes), rule.requested)
+        for count in range(used + 1, len(room) + 1):
+            found = _best_fit(sizes, room[:count], asked, last=count == len(room))
+            if sum(found) in (len(sizes), asked):
+                break
+        if sum(found) == len(sizes):
+            break
+    return [*found, *[0] * (len(room) - len(found))]
+
+
+def _best_fit(sizes: Sequence[int], room: Sequence[int], asked: int, *, last: bool) -> list[int]:
+    """The most layers, with the least share of every GPU that holds them (findBestFit)."""
+    low, high = 0.0, 1000.0 if asked >= 0 and last else 1.0
+    best = most = _greedy(sizes, room, high, asked)
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        found = _greedy(sizes, room, middle, asked)
+        if sum(found) == sum(most):
+            high, best = middle, found
+        else:
+            low = middle
+    return best
+
+
+def _greedy(sizes: Sequence[int], room: Sequence[int], share: float, asked: int) -> list[int]:
+    """Layers from the last one on, into the last GPU first."""
+    found, gpu = [0] * len(room), len(room) - 1
+    free = int(room[gpu] * share)
+    for place, size in enumerate(reversed(sizes)):
+        if 0 <= asked <= place:
+            break
+        while size > free:
+            gpu -= 1
+            if gpu < 0:
+                return found
+            free = int(room[gpu] * share)
+        found[gpu] += 1
+        free -= size
+    return found
