@@ -22,7 +22,7 @@ SHORT: list[tuple[str, str, str, dict[str, Any]]] = [
     ("llama3.3-70b", "sglang", "h100-80gb-sxm", {}),
     ("llama3.3-70b", "tensorrt_llm", "h100-80gb-sxm", {}),
     ("llama3.1-405b", "tgi", "rtx-4090", {}),
-    ("llama3.1-8b", "llamacpp", "rtx-3060-12gb", {}),
+    ("llama3.1-8b", "llamacpp", "rtx-3060-12gb", {"fit": False}),
     ("llama3.1-8b", "transformers", "rtx-3060-12gb", {}),
     ("llama4-scout-instruct", "sglang", "rtx-3050-8gb", {}),
     ("glm-4.5-air", "transformers", "apple-m5-max-48gb", {}),

@@ -36,6 +36,11 @@ GENERATIONS = ("v0", "v1", "pytorch", "tensorrt")
 REFUSED, PRESETS = 0.12, {"llamacpp": 0.12}  # shares of runs; others have presets in PRESET
 PRESET, VARIANT, UNFIT = 0.35, 0.1, 0.1
 MOST_OPTIONS, TRIES = 6, 60
+TEXTS = {
+    "speculative_model": DRAFTS,
+    "override_tensor": ("exps=CPU", "blk.[0-3].ffn_(up|down).*=CPU"),
+    "ollama_version": ("0.3.8", "0.9.6", "0.11.4", "0.12.3", "0.20.2", "0.32.15"),
+}
 FREE = tuple(part * 2**28 for part in (3, 5, 8, 11, 16, 33))  # bytes of a card that is in use
 
 
@@ -129,8 +134,8 @@ def _option(rng: Random, name: str, key: str = "") -> str:
     """A setting with another value than the default, of a key or of any."""
     options = server(name).options
     key = key or rng.choice([one for one in options if one != "engine_version"])
-    if key == "speculative_model":
-        return drawn_setting(rng, key, DRAFTS)
+    if key in TEXTS:
+        return drawn_setting(rng, key, TEXTS[key])
     among = values("inference", InferenceConfig, key, name) or GENERATIONS
     others = tuple(value for value in among if value != options[key])
     return drawn_setting(rng, key, others or among)

@@ -267,8 +267,13 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
 
     @property
     def figures_fit(self) -> bool:
-        """Whether what is modelled fits; `limits` may add to it."""
-        return self.headroom_bytes >= 0 and self.verdict != "does_not_fit"
+        """Whether what is modelled fits, all of it on the GPUs; `limits` may add to it."""
+        return self.headroom_bytes >= 0 and self.verdict != "does_not_fit" and not self.spills
+
+    @property
+    def spills(self) -> bool:
+        """Whether a server leaves layers on the host because its GPUs are too small."""
+        return self.serving is not None and self.serving.spills
 
     def __str__(self) -> str:
         """The verdict and the parts in a few lines."""

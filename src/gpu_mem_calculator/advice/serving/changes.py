@@ -169,7 +169,7 @@ def try_settings(
         return ServingChange(title=title, setting=settings, problem=error.problems[0])
     result, serving = found.result, found.result.serving
     device, tokens, users = taken(result)
-    word = verdict(data) if serving is None else result.verdict
+    word = verdict(data) if serving is None else SHORT if result.spills else result.verdict
     run = found.resolved.run
     if serving is None:
         users = int(run.batch) if word == FITS else 0

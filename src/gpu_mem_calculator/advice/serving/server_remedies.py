@@ -85,7 +85,7 @@ def context_moves(server: Server) -> Iterator[Move]:
 def host_moves(server: Server) -> Iterator[Move]:
     """llama.cpp's layers or experts in host memory."""
     run = server.estimate.resolved.run
-    if "n_gpu_layers" not in run.options:
+    if "n_gpu_layers" not in run.options or server.estimate.result.spills:
         return
     layers = len(run.arch.layers)
     if run.options.get("n_cpu_moe") is None and any(

@@ -61,18 +61,18 @@ def no_speed(estimate: Estimate) -> str:
         if _section(estimate).gpu is None:
             return "speed not estimated: no GPU given (add --gpu NAME)"
         return "speed not estimated: the rates of this GPU are not known"
-    slow = next(on_host(estimate.resolved), "")
+    slow = next(on_host(estimate), "")
     return f"speed not estimated: {slow}, whose bandwidth is not known" if slow else ""
 
 
-def on_host(resolved: ResolvedRun) -> Iterator[str]:
+def on_host(estimate: Estimate) -> Iterator[str]:
     """What a pass reads from host memory, a sentence part for each."""
-    options, layers = resolved.run.options, len(resolved.run.arch.layers)
-    gpu_layers = options.get("n_gpu_layers")
-    if gpu_layers is not None and gpu_layers <= layers:
-        yield f"{layers + 1 - gpu_layers} of {layers + 1} layers are in host memory"
-    if options.get("n_cpu_moe"):
-        yield f"the experts of {options['n_cpu_moe']} layers are in host memory"
+    options, serving = estimate.resolved.run.options, estimate.result.serving
+    placed, layers = (None, 0) if serving is None else (serving.layers_on_gpus, serving.layers or 0)
+    if placed is not None and placed < layers:
+        yield f"{layers - placed} of {layers} layers are in host memory"
+    if serving is not None and serving.partial_layers:
+        yield f"the experts of {serving.partial_layers} layers are in host memory"
     if options.get("no_kv_offload"):
         yield "the KV cache is in host memory"
     if options.get("cpu_offload_gb"):
@@ -121,7 +121,7 @@ def speed(estimate: Estimate) -> SpeedResult | None:
     resolved = estimate.resolved
     run, hardware = resolved.run, resolved.hardware
     card = find_card_rates(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
-    if card is None or any(on_host(resolved)):
+    if card is None or any(on_host(estimate)):
         return None
     timed = timed_replica(resolved, _section(estimate), card)
     serving = timed.replica

@@ -121,7 +121,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     if engine.serve is None:
         _shorten_prompt(config, options, model.arch.max_seq_len)
     dtype_notes = list(_dtype_notes(config, options, hardware, engine))
-    run = _run(model, hardware, options, engine, draft)
+    run = engine.complete(_run(model, hardware, options, engine, draft))
     rules = (*_rules(run, hardware, engine), *engine.problems(run), *_card_problems(run, engine))
     rules = (*rules, *length_problems(engine, options, model.arch))
     problems += dict.fromkeys(rules)
@@ -168,7 +168,8 @@ def _at_release(
 def _assumed_release(config: InferenceConfig, run: Run, engine: Engine) -> tuple[str, ...]:
     """The server's release, where nothing says it: its defaults are those that decide."""
     release = run.options.get("engine_version")
-    return (f"{engine.title} {release}",) if release and not config.engine_version else ()
+    given = config.engine_version or config.ollama_version
+    return (f"{engine.title} {release}",) if release and not given else ()
 
 
 def _spread(file: RunFile, options: dict[str, Any], model: ResolvedModel) -> tuple[str, ...]:

@@ -351,8 +351,8 @@ def sample_layers(arch: Arch, devices: LayerDevices, kinds: dict[str, str]) -> l
     types: dict[str, list[str]] = {}
     moved: dict[str, list[tuple[str, int]]] = {}
     for name, device in devices.moved:
-        layer, _, tensor = name.removeprefix("blk.").partition(".")
-        moved.setdefault(layer, []).append((tensor, device))
+        number, _, tensor = name.removeprefix("blk.").partition(".")
+        moved.setdefault(number, []).append((tensor, device))
     if devices.host in devices.layers or moved:  # weights are copied to a GPU
         for name, kind in kinds.items():
             types.setdefault(name.removeprefix("blk.").partition(".")[0], []).append(kind)

@@ -59,12 +59,12 @@ def problems(run: Run) -> Iterator[str]:
         refused = f"inference.engine_version={name!r} is not a build of llama.cpp that is modelled"
         yield f"{refused}; use b{OLDEST} to b{NEWEST}"
         return
-    sentences = [*model_problems(run, build), *_split_problems(run)]
+    patterns = _pattern_problems(str(options["override_tensor"] or ""), int(run.mesh.pp))
+    sentences = [*model_problems(run, build), *_split_problems(run), *patterns]
     yield from sentences
     if options["split_mode"] == "row":
         why = "CUDA has it no more" if build >= NO_ROWS else "it is not modelled"
         yield f"inference.split_mode='row': {why}; use 'layer'"
-    yield from _pattern_problems(str(options["override_tensor"] or ""), int(run.mesh.pp))
     counts = {options[key] for key in SLOT_KEYS} - {None}
     if len(counts) > 1:
         yield "inference.n_parallel, max_num_seqs and batch_size are the same here; give one"

@@ -46,7 +46,7 @@ from .layout import (
     pool_elements,
 )
 from .ollama import placed
-from .options import OPTIONS, build_of, fit_rule, ollama_rule, server_layout
+from .options import OPTIONS, build_of, fit_rule, ollama_release, ollama_rule, server_layout
 from .row import ROW
 from .versions import NEWEST
 from .weights import ALL, model_buffers, placed_tensors
@@ -289,6 +289,13 @@ def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
         yield f"a KV cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
 
 
+def _with_build(run: Run) -> Run:
+    """The run with the build of llama.cpp that its release of Ollama has."""
+    if ollama_release(run.options) is None:
+        return run
+    return replace(run, options={**run.options, "engine_version": f"b{build_of(run.options)}"})
+
+
 def stage_layers(run: Run) -> list[int]:
     """The number of layers on each GPU."""
     layout = placed_layout(run)
@@ -304,6 +311,7 @@ ENGINE = Engine(
         "cache_type_k": CACHE_TYPES,
         "cache_type_v": CACHE_TYPES,
     },
+    complete=_with_build,
     problems=problems,
     ledger=lambda run: serve(run).ledger,
     stage_layers=stage_layers,

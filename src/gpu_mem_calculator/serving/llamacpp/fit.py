@@ -60,6 +60,10 @@ class GpuLayers(Struct, frozen=True):
 @remembered(32, always=True)
 def fitted(layout: ServerLayout, rule: FitRule) -> ServerLayout:
     """The server as --fit leaves it; unchanged where enough stays free."""
+    if layout.single_gpu is not None and layout.gpus > 1:  # the others are no devices
+        one = replace(layout, gpus=1, single_gpu=None)
+        one = fitted(one, replace(rule, free=rule.free[:1]))
+        return replace(one, gpus=layout.gpus, single_gpu=layout.single_gpu)
     used = used_bytes(layout)
     targets = [free - rule.margin for free in rule.free]
     if all(one <= most for one, most in zip(used, targets, strict=True)):

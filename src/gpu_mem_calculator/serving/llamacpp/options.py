@@ -85,13 +85,12 @@ def fit_rule(run: Run, outside: int) -> FitRule | None:
     if build < FIT or options["fit"] is False:
         return None
     given = ("n_gpu_layers", "tensor_split", "override_tensor", "n_cpu_moe")
-    gpus = 1 if options["split_mode"] == "none" else int(run.mesh.pp)
     return FitRule(
-        free=(run.free_bytes - outside,) * gpus,
+        free=(run.free_bytes - outside,) * int(run.mesh.pp),
         margin=(DEFAULT_TARGET if options["fit_target"] is None else options["fit_target"]) * MIB,
         least_context=int(options["fit_ctx"] or LEAST_CONTEXT),
         lowers_context=options["max_seq_len"] is None,
-        lowers_layers=all(options[key] is None for key in given) and gpus == int(run.mesh.pp),
+        lowers_layers=all(options[key] is None for key in given),
     )
 
 

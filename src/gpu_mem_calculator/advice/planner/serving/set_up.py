@@ -151,7 +151,7 @@ def _started(
         found = full_estimate(run, replay=False)
     except InputError:
         return None
-    if not _fits(found, run) or next(on_host(found.resolved), ""):
+    if not _fits(found, run) or next(on_host(found), ""):
         return None
     started = ServedSetup(setup, run, found)
     return started if started.most_users(lengths) else None
@@ -160,5 +160,5 @@ def _started(
 def _fits(found: Estimate, run: dict[str, Any]) -> bool:
     """Whether a server starts; with transformers the allocator decides where the ledger cannot."""
     if found.served or found.result.verdict == SHORT:
-        return found.result.fits_on_gpu
+        return found.result.fits_on_gpu and not found.result.spills
     return verdict(run) == FITS
