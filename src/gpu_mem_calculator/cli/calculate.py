@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..advice.training.answers import OTHER_TOOLS, TrainingAnswers, training_answers
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
+from .drawn_progress import drawn_progress
 from .fit_check import check, save_run
 from .output import screen_width, write
 from .screen import Screen
@@ -30,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
         from .export import check_export
 
         check_export(args)
-    estimate = with_other_cards(full_estimate(recorded_source(args)))
+    with drawn_progress():
+        estimate = with_other_cards(full_estimate(recorded_source(args)))
     name = args.config or args.preset or args.function or args.record
     words = recorded_words(args)
     shell = ShellWords(["calculate", *words], ["explain", *words])

@@ -28,6 +28,7 @@ from ..report.lines import BOLD, Line, line, wrap_lines
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
+from .drawn_progress import drawn_progress
 from .output import write
 from .parser import option_keys
 from .releases import named_texts, releases_of_command
@@ -98,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         raise InputError(_late_options(args.launch) or error.problems) from None
     with Screen(args.output, grows=len(readings) == 1) as screen:
-        checked = [_check(args, one, question, screen) for one in readings]
+        with drawn_progress():
+            checked = [_check(args, one, question, screen) for one in readings]
         code = _report(args, checked, screen)
     if args.run and code == EXIT_CODES[FITS]:
         from .start import become

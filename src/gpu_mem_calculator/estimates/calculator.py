@@ -234,7 +234,9 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     replays only where the ledger leaves it open.
     """
     if resolved.lengths is not None:
-        return training_figures(resolved).verdict
+        from .drawn import hardest
+
+        resolved = hardest(resolved)
     ledgers = stage_ledgers(resolved)
     peaks = ledgers.peaks(STEP)
     busiest = peaks.index(max(peaks))
@@ -242,13 +244,15 @@ def resolved_verdict(resolved: ResolvedRun) -> str:
     has, highest = resolved.hardware.memory_bytes, int(ledgers[busiest].peak())
     word = clear_verdict(peaks[busiest] + outside, highest + outside, has)
     if word == SHORT:
-        return SHORT
+        return SHORT if resolved.lengths is None or resolved.lengths.known else UNSURE
     from .stage_replay import replay_stage, too_large
 
     if too_large(ledgers[busiest], resolved.allocator):
         return UNSURE
     if word == FITS:
         return FITS
+    if resolved.lengths is not None:
+        return training_figures(resolved).verdict
     stage = replay_stage(resolved, busiest, ledgers[busiest])
     assert stage is not None
     return replay_verdict(stage, has - outside)

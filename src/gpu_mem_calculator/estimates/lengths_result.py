@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..training.lengths.batches import redrawn
 from ..training.lengths.samplers import GROUPED, SEQUENTIAL
-from .drawn import reserved_bytes, shape_streams
+from .drawn import reserved_bytes
 from .figures import Figures
 from .result import LengthsResult, LongestBatch, OtherReserve, ReserveSpread
+from .stage_requests import shape_streams
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
@@ -52,7 +53,7 @@ def _instead(resolved: ResolvedRun) -> Iterator[OtherReserve]:
     """What the shown order would reserve with other settings."""
     drawn = resolved.lengths
     assert drawn is not None
-    streams = shape_streams(resolved)
+    streams = shape_streams(resolved.engine.ledger, resolved.run, 0)
     if not resolved.allocator.expandable_segments:
         settings = replace(resolved.allocator, expandable_segments=True)
         size = reserved_bytes(drawn.main, streams, settings)

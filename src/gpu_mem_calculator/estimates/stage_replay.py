@@ -26,7 +26,7 @@ from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .margin import Margin, WithMargin, margin_bytes, margin_of
 from .stage_ledgers import step_phases
-from .stage_requests import DrawnRequests, ShapeStreams, StageRequests, requests_of, stage_requests
+from .stage_requests import DrawnRequests, StageRequests, requests_of, shape_streams, stage_requests
 
 if TYPE_CHECKING:
     from ..training.lengths.batches import DrawnBatches
@@ -154,7 +154,8 @@ def _replayed(
     """The replay of a stage, whose steps have this peak by the ledger."""
     requests: StageRequests | DrawnRequests = requests_of(ledger_of, run, stage)
     if drawn is not None:
-        requests = DrawnRequests(ShapeStreams(ledger_of, run, stage), drawn.value.main)
+        streams = shape_streams(ledger_of, run, stage)
+        requests = DrawnRequests(streams, drawn.value.main)
     search = _searched(Same(requests.usual), allocator)
     outcome = search.unlimited
     _, startup = requests.usual.marks[0]

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.ledger import Ledger
+from ..ledger.remember import remembered
 from ..pytorch.replay.stream import AllocationStream
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
@@ -115,6 +116,17 @@ class ShapeStreams:
     def on_small_card(self) -> ShapeStreams:
         """The same on a GPU that is too small."""
         return ShapeStreams(*self._of, tight=True)
+
+
+def shape_streams(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> ShapeStreams:
+    """The streams of the shapes of a stage, kept from one question to the next."""
+    any_shape = replace(run, batch=1, seq=1, padded=False, labelled=None)
+    return _kept_streams(ledger_of, any_shape, stage)
+
+
+@remembered(1)
+def _kept_streams(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> ShapeStreams:
+    return ShapeStreams(ledger_of, run, stage)
 
 
 class DrawnRequests(Struct, frozen=True, dict=True):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..ledger.quoting import quoted
 from ..ledger.remember import remembered
@@ -57,7 +58,7 @@ def with_program(
     rest = {name: values for name, values in data.items() if name != "program"}
     if data.get("inference") is not None:
         raise InputError("program and inference are both there; a run is one: leave one out")
-    program = read_program(data["program"])
+    program = _with_lengths(read_program(data["program"]), data.get("training"))
     meant = translation(program, data, releases)
     if meant.problems:
         raise InputError(meant.problems)
@@ -67,6 +68,14 @@ def with_program(
         if keys:
             rest[name] = _kept(keys, given) if isinstance(given, Mapping) else given
     return rest, program, meant
+
+
+def _with_lengths(program: Program, training: Any) -> Program:
+    """The program with the lengths that the run file itself has, whose order is the tool's."""
+    lengths = training.get("lengths") if isinstance(training, Mapping) else None
+    if lengths is None:
+        return program
+    return replace(program, data={"lengths": lengths, **program.data})
 
 
 def _kept(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

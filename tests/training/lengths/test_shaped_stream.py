@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.estimates.stage_requests import ShapeStreams, stage_requests
 from gpu_mem_calculator.pytorch.replay.replays import replay
 from gpu_mem_calculator.pytorch.replay.stream import AllocationStream
+from gpu_mem_calculator.run.recompute import NONE
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.runfile.resolve.resolved_run import ResolvedRun
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -25,6 +26,8 @@ START = "model.name=gpt2 num_gpus=4 batch_size=2"
 OTHER = (
     "gradient_accumulation_steps=3",
     "gradient_accumulation_steps=7",
+    "gradient_accumulation_steps=3 activation_checkpointing=full",
+    "gradient_accumulation_steps=3 activation_checkpointing=selective",
     "zero_grad=before_backward gradient_accumulation_steps=3",
     "zero_grad=before_forward gradient_accumulation_steps=2",
     "pipeline_parallel_size=2 gradient_accumulation_steps=4",
@@ -76,8 +79,11 @@ def test_batches_of_many_shapes_lose_nothing(settings: str) -> None:
     run = replace(found.run, labelled=None)
     seq, count = int(run.seq), int(run.micro_batches)
     masked = found.engine.transformers and not run.compile
+    always = count > 1 and run.recompute != NONE  # as runfile/resolve/lengths.py has it
     shapes = [
-        BatchShape(1 + number % 2, max(seq // (1 + number % 3), 1), masked and number % 2 == 1)
+        BatchShape(
+            1 + number % 2, max(seq // (1 + number % 3), 1), masked and (always or number % 2 == 1)
+        )
         for number in range(5)
     ]
     order = tuple(tuple(shapes[(step + place) % 5] for place in range(count)) for step in range(6))

@@ -74,6 +74,8 @@ def _refusals(job: Job, engine: str, *, program: bool) -> Iterator[str]:
         yield f"model.num_parameters scales an estimate; {why}"
     if program:
         return
+    if job.resolved.lengths is not None:
+        yield f"training.lengths {only}; measure a program, or give training.seq_len"
     if run.documents > 1:
         yield f"training.packed_documents={run.documents} {only}, except as a program; leave it out"
     if run.saving:

@@ -47,6 +47,12 @@ def find_batches(
             needs = "needs training.lengths, the tokens of each example"
             raise InputError(f"training.{key} {needs}" for key in given)
         return None
+    if config.generation is not None:
+        why = "a generation gives the tokens of its completions; leave lengths out"
+        raise InputError(f"training.lengths: {why}")
+    if config.labelled_tokens is not None:
+        why = "examples that differ in length have labels for all tokens but the first"
+        raise InputError(f"training.labelled_tokens={config.labelled_tokens}: {why}; leave it out")
     lengths, draw, examples = _read(config.lengths)
     sampling = config.sampling or SamplingConfig()
     rows = config.batch_size or 1
@@ -59,6 +65,7 @@ def find_batches(
         most=config.seq_len,
         prompt=0 if LOSSES[loss].per_token else None,
         masked=engine.transformers,
+        always=_keeps_masks(config),
     )
     batching = Batching(
         rows=rows,
@@ -73,6 +80,15 @@ def find_batches(
         fewer = f"{len(lengths)} examples are no whole batch of {rows} on {ranks} ranks"
         raise InputError(f"training.sampling.drop_last=true: {fewer}; leave it out")
     return draw_batches(batching, lengths, draw, examples, sampling.max_steps, sampling.epochs)
+
+
+def _keeps_masks(config: TrainingConfig) -> bool:
+    """Whether all batches are taken to have a mask: a checkpoint's mask is alive until the next
+    micro-batch, and streams with one are not joined with streams without.
+    """
+    steps = config.gradient_accumulation_steps or 1
+    recomputes = config.recompute or config.activation_checkpointing not in (None, "none", 0)
+    return steps > 1 and bool(recomputes)
 
 
 def _padding(config: TrainingConfig, packing: str | None) -> str:

@@ -6,6 +6,7 @@ utils/data/streaming.py, utils/schemas/validation.py.
 
 from __future__ import annotations
 
+from ..reading.trainer_arguments import sampling_data
 from ..translation.arguments import tables
 from .draft import Draft, flag
 
@@ -22,6 +23,7 @@ def add_batch(draft: Draft, attention: str) -> None:
     draft.args["per_device_train_batch_size"] = rows
     draft.args["gradient_accumulation_steps"] = _accumulation(draft, size)
     draft.data["seq_len"] = tokens
+    draft.data |= sampling_data({"group_by_length": draft.flag("group_by_length")})
     if not draft.reading.keys.get("sequence_len"):
         draft.assume(f"sequence_len={length}, Axolotl's default")
     if not _packs(draft):

@@ -19,6 +19,7 @@ from ..reading.trainer_arguments import (
     frozen_tower,
     is_zero3,
     lora_keys,
+    sampling_data,
     trainer_args,
 )
 from ..releases.tool_at import ToolAt
@@ -74,7 +75,7 @@ def training_run(
     if values["enable_liger_kernel"]:
         program["args"] |= _liger(values)
     program["load"] = _loading(reading, values, launch, deepspeed, at)
-    program["data"] = {"seq_len": sequence_length(values)}
+    program["data"] = {"seq_len": sequence_length(values), **sampling_data(kept)}
     program |= filled(accelerate=dict(launch.accelerate or {}), deepspeed=deepspeed)
     run["program"] = program
     older = launch.allocator == ALLOCATOR and at.before("0.9.3")  # cli.py has set it since

@@ -9,6 +9,7 @@ from typing import Any
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...runfile.text.errors import InputError, quoted
+from ...training.lengths.samplers import GROUPED
 from ..translation.arguments import MEMORY, Argument, ArgumentTable, argument_table
 from ..translation.kinds import NAMES, TEXT, fits, kind_of
 from ..translation.kinds import WHOLE as WHOLE_NUMBER
@@ -33,6 +34,13 @@ def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) ->
         for name, value in values.items()
         if name not in without and name in TRAINER and TRAINER[name].effect == MEMORY
     }
+
+
+def sampling_data(values: Mapping[str, Any]) -> Section:
+    """What a program's data say of the order of its examples, where they are grouped."""
+    strategy = values.get("train_sampling_strategy")
+    grouped = values.get("group_by_length") is True or strategy == GROUPED
+    return {"sampling": GROUPED} if grouped else {}
 
 
 def chosen_values(table: ArgumentTable, kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..reading.trainer_arguments import (
     frozen_tower,
     is_zero3,
     lora_keys,
+    sampling_data,
     trainer_args,
 )
 from ..releases.tool_at import ToolAt
@@ -179,7 +180,7 @@ def _set_length(reading: Reading, program: Section, values: Values) -> None:
     length = values["packing_length"] if values["packing"] else None
     length = length or values["max_length"]
     if isinstance(length, int) and length > 0:
-        program["data"] = {"seq_len": length}
+        program["data"] = {"seq_len": length, **sampling_data(values)}
         reading.assumed.append(f"every sequence has {length} tokens, and a label for each")
     else:
         reading.assumed.append("every sequence is as long as the model allows: give --max_length")

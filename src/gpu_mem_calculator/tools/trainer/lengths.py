@@ -29,6 +29,8 @@ def add_lengths(program: Program, values: Values, result: Translation) -> None:
         given = f"program.data.padding={quoted(padding)}"
         result.problems.append(f"{given} must be one of {', '.join(PADDINGS)}")
         return
+    if data.get("sampling") == GROUPED:
+        values = {**values, "group_by_length": True}
     result.training |= {"lengths": data["lengths"], "sampling": sampling_keys(values, result)}
     result.training |= filled(pad_to_multiple_of=data.get("pad_to_multiple_of"))
     if padding == LONGEST:

@@ -22,6 +22,9 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     if not prompt:
         result.problems.append("program.data.prompt is missing; give the tokens of a prompt")
         return result
+    if program.data.get("lengths") is not None:
+        why = "completions have the length that they are generated with; leave it out"
+        result.problems.append(f"program.data.lengths: {why}")
     result.problems += [*_batch_problems(values, setup), *_generation_problems(values)]
     if result.problems:
         return result

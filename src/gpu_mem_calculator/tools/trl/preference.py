@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...runfile.program import Program, Setup, Translation
 from ..trainer.evaluation import paired
-from ..translation.arguments import Values
+from ..translation.arguments import Values, filled
 from .trainer import (
     LIGER_LOSS,
     older_release,
@@ -32,6 +32,9 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     result = trainer_keys(program, values, setup)
     result.limits += older_release(setup)
     length = sequence_length(program, values)
+    if program.data.get("lengths") is not None:
+        _mixed_lengths(values, result)
+        length = None
     set_length(result, length)
     if program.tool != KTO:
         result.training["batch_size"] *= 2
@@ -42,6 +45,17 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
         set_labels(program, values, length, result)
         _add_reference(program, values, result)
     return result
+
+
+def _mixed_lengths(values: Values, result: Translation) -> None:
+    """Examples that differ in length; which of them are pairs is not modelled, so neither is the
+    order.
+    """
+    set_length(result, values["max_length"])
+    multiple = values["pad_to_multiple_of"]
+    result.training |= filled(pad_to_multiple_of=multiple if isinstance(multiple, int) else None)
+    result.training["sampling"].pop("data_seed", None)
+    result.assumed.append("lengths are those of single sequences, drawn without their pairs")
 
 
 def _add_score(program: Program, values: Values, result: Translation) -> None:

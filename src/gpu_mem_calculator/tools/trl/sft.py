@@ -6,7 +6,7 @@ from typing import Any
 
 from ...run.limits import Limit
 from ...runfile.program import Program, Setup, Translation
-from ..translation.arguments import Values
+from ..translation.arguments import Values, filled
 from ..translation.at_release import before
 from .trainer import LAYERS_KEPT, sequence_length, set_labels, set_length, trainer_keys
 
@@ -26,6 +26,9 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     values = _of_release(values, setup, result)
     _selective(values, result)
     packing, skips = values["packing"], (values["dataset_kwargs"] or {}).get("skip_prepare_dataset")
+    if program.data.get("lengths") is not None:
+        _mixed_lengths(program, values, result, truncated=not skips)
+        return result
     length = sequence_length(program, values, truncated=not skips)
     if packing:
         length = values["max_length"]
@@ -46,6 +49,34 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     if values["assistant_only_loss"] and not program.data.get("prompt"):
         result.assumed.append("all tokens have labels, because program.data.prompt is not given")
     return result
+
+
+def _mixed_lengths(
+    program: Program, values: Values, result: Translation, *, truncated: bool
+) -> None:
+    """Examples that differ in length: at most max_length tokens are left of each, then a data set
+    is packed, or batches are padded or joined (DataCollatorForLanguageModeling).
+    """
+    training, packing = result.training, values["packing"]
+    set_length(result, values["max_length"] if truncated or packing else None)
+    multiple = values["pad_to_multiple_of"]
+    training |= filled(pad_to_multiple_of=multiple if isinstance(multiple, int) else None)
+    if packing and values["max_length"] is None:
+        result.problems.append("program.args.packing=true needs max_length, which is None")
+    elif packing:
+        strategy = values["packing_strategy"]
+        training["packing"] = "bfd" if strategy == "bfd-requeue" else strategy
+    elif values["padding_free"]:
+        training["padding_free"] = True
+        _padding_free_problem(values, result)
+    if program.data.get("prompt"):
+        result.assumed.append("all tokens have labels, because examples differ in length")
+
+
+def _padding_free_problem(values: Values, result: Translation) -> None:
+    if not values["packing"] and values["max_length"] is not None:
+        why = "TRL refuses it without packing while max_length is set; set max_length to null"
+        result.problems.append(f"program.args.padding_free=true: {why}")
 
 
 def _of_release(values: Values, setup: Setup, result: Translation) -> Values:
@@ -86,9 +117,7 @@ def _padding_free(program: Program, values: Values, result: Translation) -> None
     find_packed_sequence_indices). Packing fills a row with as many documents as it holds.
     """
     training, packing = result.training, values["packing"]
-    if not packing and values["max_length"] is not None:
-        why = "TRL refuses it without packing while max_length is set; set max_length to null"
-        result.problems.append(f"program.args.padding_free=true: {why}")
+    _padding_free_problem(values, result)
     rows, length = training["batch_size"], training.get("seq_len")
     if length is None:
         return

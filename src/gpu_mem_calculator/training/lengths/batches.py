@@ -45,10 +45,8 @@ class BatchShape(Struct, frozen=True, order=True):
 
     def of(self, run: Run) -> Run:
         """The run with this micro-batch."""
-        labelled = self.labelled or run.labelled
-        return replace(
-            run, batch=self.sequences, seq=self.tokens, padded=self.padded, labelled=labelled
-        )
+        rows, labelled = self.sequences, self.labelled or None
+        return replace(run, batch=rows, seq=self.tokens, padded=self.padded, labelled=labelled)
 
 
 Step = tuple[BatchShape, ...]  # its micro-batches
@@ -62,7 +60,7 @@ class Collator(Struct, frozen=True, kw_only=True):
     - most: longer examples are cut to this many tokens; None: they are not
     - multiple: padded lengths are multiples of it
     - prompt: tokens of each example without a label; None: labels do not matter
-    - masked: attention gets a mask where sequences are padded
+    - masked: attention gets a mask where sequences are padded; always: also where they are not
     """
 
     padding: str = LONGEST
@@ -70,6 +68,7 @@ class Collator(Struct, frozen=True, kw_only=True):
     most: int | None = None
     prompt: int | None = None
     masked: bool = True
+    always: bool = False
 
     def shape(self, lengths: Sequence[int]) -> BatchShape:
         """The micro-batch of these examples."""
@@ -80,7 +79,8 @@ class Collator(Struct, frozen=True, kw_only=True):
         elif self.padding == MAX_LENGTH:
             longest = self.most or longest
         tokens = -(-longest // self.multiple) * self.multiple
-        padded = self.masked and self.padding != PADDING_FREE and min(lengths) < tokens
+        can = self.masked and self.padding != PADDING_FREE
+        padded = can and (self.always or min(lengths) < tokens)
         labelled = 0
         if self.prompt is not None:
             labels = sum(max(one - max(self.prompt, 1), 0) for one in lengths)
