@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from ..advice.training.answers import REMEDIES, TrainingAnswers
 from ..estimates.calculator import Estimate
 from .headline import asked_words, verdict
-from .lengths_words import lengths_words
 from .lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, part_row, wrap_lines
 from .longest_sequence import failure_words, longest_sequence_words
 from .parts import BreakdownRow, parts
@@ -45,7 +44,7 @@ def short_answer(
         list(parts_lines(estimate, width)),
         [
             one
-            for text in (*lengths_words(estimate.result), longest, *asides)
+            for text in (*_batches(estimate), longest, *asides)
             if text
             for one in wrap_lines("", text, width=width)
         ],
@@ -62,6 +61,14 @@ def short_answer(
     blocks.append(assumed_lines(estimate, notes, width, 1 + min(1, left), asides))
     detailed = shlex.join(commands.detailed or [*commands.run, "--long"])
     return on_one_screen(blocks, f"details: gpu-mem-calc {detailed}", width)
+
+
+def _batches(estimate: Estimate) -> Iterator[str]:
+    """What is said of batches that differ in length."""
+    if estimate.result.lengths is not None:
+        from .lengths_words import lengths_words
+
+        yield from lengths_words(estimate.result)
 
 
 def on_one_screen(blocks: Sequence[list[Line]], details: str, width: int = WIDTH) -> list[Line]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from msgspec.structs import replace
 
@@ -86,7 +84,7 @@ def test_batches_of_many_shapes_lose_nothing(settings: str) -> None:
         )
         for number in range(5)
     ]
-    order = tuple(tuple(shapes[(step + place) % 5] for place in range(count)) for step in range(6))
+    order = tuple(tuple(shapes[(step + place) % 5] for place in range(count)) for step in range(9))
     joined = joined_stream(order, ShapeStreams(found.engine.ledger, run, 0))
     alive: set[int] = set()
     left: list[int] = []
@@ -99,5 +97,5 @@ def test_batches_of_many_shapes_lose_nothing(settings: str) -> None:
             alive.remove(~event)
         if at in ends:
             left.append(len(alive))
-    assert all(one == two for one, two in pairwise(left[2:])), left
+    assert left[2:4] == left[7:9], left  # of the same batches
     assert replay(joined, found.allocator).failed_at is None

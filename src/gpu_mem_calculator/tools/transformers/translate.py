@@ -7,10 +7,11 @@ from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
-from ..trainer.lengths import add_lengths
 from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, precision_keys
 from ..trainer.optimizers import optimizer_keys
 from ..translation.arguments import Values, filled
+
+LENGTHS = frozenset(("lengths", "padding", "pad_to_multiple_of"))  # of program.data
 
 
 def translate(program: Program, values: Values, setup: Setup) -> Translation:
@@ -38,7 +39,10 @@ def training_keys(
     add_adapters(program, result, prepared=prepared)
     training |= recompute_keys(values) | loss_keys(values, setup)
     training |= filled(seq_len=program.data.get("seq_len"))
-    add_lengths(program, values, result)
+    if LENGTHS & program.data.keys():
+        from ..trainer.lengths import add_lengths
+
+        add_lengths(program, values, result)
     add_launch(program, values, setup, result)
     add_evaluation(program, values, setup, result)
 

@@ -70,6 +70,7 @@ class _Cutter:
     def __init__(self, stream: AllocationStream) -> None:
         self.stream, self.at = stream, 0
         self.alive: dict[int, None] = {}
+        self.marks = stream.marks[::-1]
 
     def piece(self, end: int) -> Piece:
         """The piece from the last one's end."""
@@ -88,11 +89,10 @@ class _Cutter:
                     older.append((at, places[~event]))
         self.at = end
         left = [places.get(tensor, ~(tensor - first)) for tensor in sorted(self.alive)]
-        marks = [
-            (at - begin, name if name == STARTUP else name.partition(".")[2])
-            for at, name in stream.marks
-            if begin < at <= end
-        ]
+        marks: list[tuple[int, str]] = []
+        while self.marks and self.marks[-1][0] <= end:
+            at, name = self.marks.pop()
+            marks.append((at - begin, name if name == STARTUP else name.partition(".")[2]))
         return Piece(begin, end, first, last, older, before, left, marks)
 
 
