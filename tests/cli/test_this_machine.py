@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.cli.this_machine import host_section
+from gpu_mem_calculator.cli.this_machine import available_section, host_section
 from gpu_mem_calculator.ledger.units import GIB
 
 MEMTOTAL = "MemTotal:       134217728 kB\nMemFree:  1 kB\n"
@@ -68,3 +68,10 @@ def test_the_least_of_machine_and_cgroup_counts(
 def test_a_machine_without_proc_says_nothing(tmp_path: Path) -> None:
     """Such as Windows."""
     assert host_section(tmp_path) == {}
+
+
+def test_a_memory_that_is_shared_has_what_the_system_has_available(tmp_path: Path) -> None:
+    """With the pages of files."""
+    _write(tmp_path, {"proc/meminfo": f"{MEMTOTAL}MemAvailable: 104857600 kB\n"})
+    assert available_section(tmp_path) == {"available_memory_bytes": 100 * GIB}
+    assert available_section(tmp_path / "nowhere") == {}

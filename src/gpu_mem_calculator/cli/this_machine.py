@@ -13,6 +13,7 @@ from typing import Any
 
 from ..estimates.busy import BusyCards
 from ..ledger.units import GIB
+from ..runfile.resolve.hardware import UNIFIED
 from ..runfile.text.errors import InputError
 from ..tools.launchers.launch import visible_devices
 from ..tools.logs.nvidia_smi import SmiCard, read_cards
@@ -44,9 +45,10 @@ def this_machine() -> tuple[dict[str, Any], BusyCards]:
         cards = []
     if not cards:
         return {}, BusyCards()
-    return {**card_section(cards), **host_section()}, BusyCards(
-        tuple(cards), visible_devices(os.environ)
-    )
+    section = {**card_section(cards), **host_section()}
+    if (cards[0].row or {}).get("kind") == UNIFIED:
+        section |= available_section()
+    return section, BusyCards(tuple(cards), visible_devices(os.environ))
 
 
 def _printed(words: tuple[str, ...]) -> str:
@@ -109,6 +111,17 @@ def host_section(root: Path = ROOT) -> dict[str, Any]:
         return {}
     size, said = min(found)
     return {"node_memory_gb": size / GIB, "node_memory_read_from": said}
+
+
+def available_section(root: Path = ROOT) -> dict[str, Any]:
+    """What is free of a memory that card and host share, as the system has it: with the pages of
+    files that it gives back, which cudaMemGetInfo leaves out.
+    """
+    for text in _lines(root / "proc/meminfo"):
+        words = text.split()
+        if words[:1] == ["MemAvailable:"] and words[1].isdecimal():
+            return {"available_memory_bytes": int(words[1]) * 1024}
+    return {}
 
 
 def _host_sizes(root: Path) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
-from .life import NodeMemory, PhaseMemory, life, node_memory
+from .life import NodeMemory, PhaseMemory, SharedPool, life, node_memory
 from .stage_ledgers import StageLedgers
 
 if TYPE_CHECKING:
@@ -132,4 +132,8 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     def node(self) -> NodeMemory:
         """What the run takes of a node's memory, in the phase that takes most."""
         hardware = self.resolved.hardware
-        return node_memory(self.life, hardware.node_bytes, hardware.node_read_from)
+        pool = None
+        if hardware.shared is not None:
+            beside = self.outside + max((self.needs or 0) - self.allocated, 0)
+            pool = SharedPool(beside, hardware.shared.unsure_bytes)
+        return node_memory(self.life, hardware.node_bytes, hardware.node_read_from, pool)

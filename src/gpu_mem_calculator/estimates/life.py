@@ -85,6 +85,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     - bytes_per_node: what cannot be taken back; file_bytes_per_node: pages of files besides
     - node_bytes: what a node has, None where nobody says it; read_from: where it is said
     - verdict: None where it is not known what a node has
+    - shared: whether the card has its memory of the same; then all figures are of both
     """
 
     bytes_per_node: int
@@ -93,6 +94,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     node_bytes: int | None = None
     read_from: str = ""
     verdict: str | None = None
+    shared: bool = False
 
     @property
     def is_large(self) -> bool:
@@ -101,15 +103,23 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
         """
         if self.node_bytes is None:
             return self.bytes_per_node > USUAL
-        return self.verdict != FITS or 2 * self.bytes_per_node > self.node_bytes
+        above_half = 2 * self.bytes_per_node > self.node_bytes and not self.shared
+        return self.verdict != FITS or above_half
 
     @property
     def words(self) -> str:
         """`122 GiB of host RAM a node at start-up, of 128 (--mem=128G)`."""
         said = f" ({self.read_from})" if self.read_from else ""
         has = "" if self.node_bytes is None else f", of {gib(self.node_bytes, 0)}{said}"
-        when = WHEN[self.phase]
-        return f"{gib(self.bytes_per_node, 0)} GiB of host RAM a node {when}{has}"
+        when, what = WHEN[self.phase], "for card and host" if self.shared else "of host RAM a node"
+        return f"{gib(self.bytes_per_node, 0)} GiB {what} {when}{has}"
+
+
+class SharedPool(Struct, frozen=True):
+    """Of a memory that card and host share what is taken beside torch's peak, and what is open."""
+
+    beside: int
+    unsure_bytes: int
 
 
 def life(figures: Figures) -> list[PhaseMemory]:
@@ -118,12 +128,22 @@ def life(figures: Figures) -> list[PhaseMemory]:
 
 
 def node_memory(
-    phases: list[PhaseMemory], node_bytes: int | None, read_from: str = ""
+    phases: list[PhaseMemory],
+    node_bytes: int | None,
+    read_from: str = "",
+    pool: SharedPool | None = None,
 ) -> NodeMemory:
-    """The verdict on a node's memory."""
-    most = max((one for one in phases if one.asked), key=lambda one: one.host_bytes)
-    taken = most.host_bytes
-    word = None if node_bytes is None else node_verdict(taken, node_bytes)
+    """The verdict on a node's memory; `pool`: the card has its memory of the same."""
+
+    def taken_by(one: PhaseMemory) -> int:
+        return one.host_bytes + (0 if pool is None else one.gpu_bytes + pool.beside)
+
+    most = max((one for one in phases if one.asked), key=taken_by)
+    taken = taken_by(most)
+    word = None
+    if node_bytes is not None:
+        open_bytes = 0 if pool is None else pool.unsure_bytes
+        word = node_verdict(most.host_bytes, node_bytes - taken + most.host_bytes, open_bytes)
     return NodeMemory(
         bytes_per_node=taken,
         file_bytes_per_node=max(one.file_bytes for one in phases if one.asked),
@@ -131,12 +151,14 @@ def node_memory(
         node_bytes=node_bytes,
         read_from=read_from if node_bytes is not None else "",
         verdict=word,
+        shared=pool is not None,
     )
 
 
-def node_verdict(taken: int, has: int) -> str:
-    """Whether a node has what is taken of it."""
-    return SHORT if taken > has else FITS if taken * (1 + MARGIN) <= has else UNSURE
+def node_verdict(taken: int, has: int, open_bytes: int = 0) -> str:
+    """Whether a node has what is taken of it; it may have `open_bytes` less."""
+    sure = taken * (1 + MARGIN) <= has - open_bytes
+    return SHORT if taken > has else FITS if sure else UNSURE
 
 
 def on_node(word: str, node: NodeMemory | None) -> str:

@@ -89,4 +89,5 @@ def phases_table(phases: Sequence[PhaseMemory], node: NodeMemory) -> Iterator[Li
     yield line("  the kernel takes back where memory is short", DIM)
     if node.node_bytes is not None:
         said = f" ({node.read_from})" if node.read_from else ""
-        yield line(f"  a node has {gib(node.node_bytes, 1)}{said}", DIM)
+        who = "card and host share" if node.shared else "a node has"
+        yield line(f"  {who} {gib(node.node_bytes, 1)}{said}", DIM)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ... import catalog
 from ...ledger.units import GIB, gib
 from ...run.cuda.runtimes import CUDA, runtime_of
+from ...run.limits import Limit
 from ..config import GPUConfig
 from ..text.errors import InputError, nearest
 from .card_name import named_card
 
+if TYPE_CHECKING:
+    from .unified import SharedMemory
+
 DEFAULT_MEMORY_GB = 80.0
 SAME_CARD = 0.01  # share of a card's memory by which readings of one card differ between drivers
+UNIFIED = "unified"  # the kind of a card that shares its memory with the host
 CARDS = ("datacenter", "workstation", "consumer")  # kinds that a memory size alone can mean
 # Fields that a `Run` has, too:
 OF_RUN = ("gpus_per_node", "num_nodes", "compute_capability", "multiprocessors", "card", "runtime")
@@ -31,6 +36,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - card: the title of the card that the section names; "" where it gives a size alone
     - interconnect: the link that the section names; None where it names none
     - nics_per_node: ports to the network, where the section gives them
+    - shared: the memory that card and host share; None where the card has its own
     - node_bytes: memory of a node's host; None where nobody says it; node_read_from: where it is
       said
     """
@@ -51,6 +57,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     nics_per_node: int | None = None
     node_bytes: int | None = None
     node_read_from: str = ""
+    shared: SharedMemory | None = None
     assumed: tuple[str, ...] = ()
     named: bool = True  # whether the section says which card it is, or its memory
     counted: bool = True  # whether it, or the mesh, says how many there are
@@ -60,6 +67,11 @@ class Hardware(Struct, frozen=True, kw_only=True):
         """What is assumed of the cards and could turn the verdict."""
         card = () if self.named else (f"an {DEFAULT_MEMORY_GB:g} GB card",)
         return card if self.counted else (*card, f"{self.num_gpus} GPU")
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """What is open of the cards' memory."""
+        return () if self.shared is None else tuple(self.shared.limits(self.memory_bytes))
 
     @property
     def of_run(self) -> dict[str, Any]:
@@ -81,6 +93,13 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
         free = min(total, config.available_memory_bytes)
     used = config.used_memory_bytes or 0
     free = min(free, max(total - used, 1))
+    shared = None
+    if found is not None and found[0]["kind"] == UNIFIED:
+        from .unified import shared_memory
+
+        shared = shared_memory(found[0], config)
+        free = min(free, shared.free_bytes)
+        used = total - free
     if config.interconnect is not None and catalog.find("links", config.interconnect) is None:
         hint = nearest(config.interconnect, catalog.names("links"))
         raise InputError(f"hardware.interconnect={config.interconnect!r} is not a known link{hint}")
@@ -107,12 +126,20 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
         runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
         interconnect=config.interconnect,
         nics_per_node=config.nics_per_node,
-        node_bytes=None if config.node_memory_gb is None else int(config.node_memory_gb * GIB),
+        node_bytes=_node_bytes(config, shared),
+        shared=shared,
         node_read_from=config.node_memory_read_from or "",
         assumed=assumed,
         counted=bool(config.num_gpus or ranks or config.num_nodes or config.gpus_per_node),
         named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),
     )
+
+
+def _node_bytes(config: GPUConfig, shared: SharedMemory | None) -> int | None:
+    """What a node's host has, together with the card where they share it."""
+    if shared is not None:
+        return shared.free_bytes
+    return None if config.node_memory_gb is None else int(config.node_memory_gb * GIB)
 
 
 def ports_per_gpu(link: catalog.Row, nics_per_node: int | None, gpus_per_node: int) -> float:

@@ -140,7 +140,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         assumed=(*assumed, *model.assumed, *hardware.assumed),
         decisive=(*hardware.decisive, *_assumed_release(config, run, engine)),
         versions=versions,
-        limits=tuple(file.limits or ()),
+        limits=(*hardware.limits, *(file.limits or ())),
         warnings=(
             *model.warnings,
             *dtype_notes,

@@ -217,6 +217,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
             *training_rules.shared_units_limit(run),
             *training_rules.compile_limit(run),
             *open_lengths,
+            *hardware.limits,
             *(file.limits or ()),
         ),
         warnings=(
