@@ -8,7 +8,15 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
 from gpu_mem_calculator.estimates.life import FIRST, STEADY, PhaseMemory, node_memory, on_node
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.run.phases import EVALUATION, LOADING, MERGING, RESUMING, SAVING, STARTUP
+from gpu_mem_calculator.run.phases import (
+    EVALUATION,
+    LOADING,
+    MERGING,
+    RESUMING,
+    SAVING,
+    SAVING_OPTIMIZER,
+    STARTUP,
+)
 
 LOADS = PhaseMemory(name=LOADING, gpu_bytes=0, host_bytes=100 * GIB, process_bytes=0, file_bytes=9)
 OFFLOADS = {
@@ -62,7 +70,7 @@ def test_the_phases_are_in_order() -> None:
     run = {"model": {"name": "gpt2"}, "training": {"evaluation": {"batch_size": 64}}}
     found = estimate(run)
     steps = [LOADING, STARTUP, FIRST, STEADY, EVALUATION]
-    assert [one.name for one in found.phases if one.asked] == [*steps, SAVING]
+    assert [one.name for one in found.phases if one.asked] == [*steps, SAVING, SAVING_OPTIMIZER]
     evaluation = next(one for one in found.phases if one.name == EVALUATION)
     assert evaluation.gpu_bytes == max(one.gpu_bytes for one in found.phases)
     assert evaluation.gpu_bytes == found.allocated_bytes
@@ -76,7 +84,7 @@ def test_a_checkpoint_takes_host_memory_on_rank_0() -> None:
     beside = phases[SAVING].host_bytes - phases[STEADY].host_bytes
     assert beside == 4 * found.num_parameters
     alone = {one.name: one for one in estimate({**model, "hardware": {"gpu": "h200"}}).phases}
-    states = alone[RESUMING].host_bytes - alone[STEADY].host_bytes
+    states = alone[RESUMING].host_bytes - alone[STARTUP].host_bytes
     assert states == pytest.approx(8 * found.num_parameters, rel=1e-3)
     assert not alone[RESUMING].asked
 

@@ -7,10 +7,13 @@ mapped files are counted apart, since the kernel takes them back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import add
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ..ledger.ledger import CPU
 from ..ledger.units import GIB, gib
 from ..run.engine_row import REPLICATE, EngineRow
 from ..run.phases import (
@@ -21,10 +24,13 @@ from ..run.phases import (
     PREFILL,
     RESUMING,
     SAVING,
+    SAVING_MERGED,
+    SAVING_OPTIMIZER,
     STARTUP,
     LifePhase,
 )
 from ..training.engines import engine_row
+from ..training.step.between_steps import resting
 from .fit_verdict import FITS, SHORT, UNSURE
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ FIRST, STEADY = "first step", "later steps"
 # By a phase's name: its title, and when it is.
 TITLES = {
     LOADING: "loading the weights",
+    SAVING_OPTIMIZER: "saving the optimizer",
+    SAVING_MERGED: "saving the merged model",
     STARTUP: "start-up",
     FIRST: FIRST,
     STEADY: STEADY,
@@ -49,6 +57,8 @@ TITLES = {
 }
 WHEN = {
     LOADING: "while weights are loaded",
+    SAVING_OPTIMIZER: "while the optimizer is saved",
+    SAVING_MERGED: "while the merged model is saved",
     STARTUP: "at start-up",
     FIRST: "in the first step",
     STEADY: "in each step",
@@ -172,8 +182,13 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
     resolved = figures.resolved
     ranks = resolved.hardware.gpus_per_node
     libraries = resolved.host_libraries[1]
-    for found in _loading(figures):
+    before = list(_loading(figures))
+    for found in before[:1]:
         yield _memory(found, ranks)
+    if before:
+        from ..training.life.loading import package_bytes
+
+        libraries += package_bytes(resolved.run)
     every = {i.phase for i in figures.ledgers[figures.busiest].instants if i.present}
     steps = every - {STARTUP, *MARKS}
 
@@ -189,11 +204,13 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
             yield memory(phase, peak, {phase})
         return
     starts = max(figures.starts, default=0)
+    if figures.replayed is not None:
+        starts = figures.replayed.startup_bytes
+    begun = memory(STARTUP, starts, {STARTUP})
+    yield _started(begun, before[-1], ranks, libraries) if before else begun
     if figures.replayed is None:
-        yield memory(STARTUP, starts, {STARTUP})
         yield memory(STEADY, figures.allocated, steps, figures.evicted)
     else:
-        yield memory(STARTUP, figures.replayed.startup_bytes, {STARTUP})
         first, later = _step_peaks(figures)
         yield memory(FIRST, first, steps, figures.evicted)
         yield memory(STEADY, later, steps, figures.evicted)
@@ -201,7 +218,15 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
         yield memory(phase, _beside(figures, phase), {phase})
     for found in _checkpoints(figures):
         if found.name not in every:
-            yield _memory(found, ranks, libraries, asked=found.name == SAVING)
+            rest = libraries + _at_rest(figures)
+            each = 0 if found.name == RESUMING else rest
+            yield _memory(found, ranks, each, asked=found.name in (SAVING, SAVING_OPTIMIZER))
+
+
+def _at_rest(figures: Figures) -> int:
+    """What each rank has on the host between two steps, such as offloaded states."""
+    ledger = figures.ledgers[figures.busiest]
+    return int(ledger.heights(CPU)[resting(ledger)])
 
 
 def _step_peaks(figures: Figures) -> tuple[int, int]:
@@ -231,7 +256,7 @@ def _memory(found: LifePhase, ranks: int, libraries: int = 0, *, asked: bool = T
         name=found.name,
         gpu_bytes=found.gpu_bytes,
         host_bytes=each * ranks + found.first_bytes,
-        process_bytes=each + found.first_bytes + found.file_bytes,
+        process_bytes=(max if found.apart else add)(each + found.first_bytes, found.file_bytes),
         file_bytes=found.file_bytes,
         asked=asked,
     )
@@ -248,21 +273,37 @@ def _by_transformers(figures: Figures) -> EngineRow | None:
     return None if row.megatron else row
 
 
+def _started(begun: PhaseMemory, found: LifePhase, ranks: int, libraries: int) -> PhaseMemory:
+    """Start-up, at which most of the libraries are not there yet, and the weights may be."""
+    less = found.rank_bytes - libraries
+    alone = begun.process_bytes + less
+    files = found.rank_bytes + found.file_bytes if found.apart else alone + found.file_bytes
+    return replace(
+        begun,
+        host_bytes=begun.host_bytes + ranks * less,
+        process_bytes=max(alone, files),
+        file_bytes=found.file_bytes,
+    )
+
+
 def _loading(figures: Figures) -> Iterator[LifePhase]:
-    from ..training.life.loading import loading
+    """Loading, and what start-up has of it."""
+    from ..training.life.loading import loading, starting
 
     row, run = _by_transformers(figures), figures.resolved.run
     if row is not None:
-        yield loading(run, row.precision(run))
+        yield loading(run, row, row.precision(run))
+        yield starting(run, row, row.precision(run))
 
 
 def _checkpoints(figures: Figures) -> Iterator[LifePhase]:
     """Saving, resuming, and merging adapters."""
-    from ..training.life.checkpoints import merging, resuming, saving
+    from ..training.life.checkpoints import merging, resuming, saving, saving_optimizer
 
     row, run = _by_transformers(figures), figures.resolved.run
     if row is not None:
         precision, ledger = row.precision(run), figures.ledgers[figures.busiest]
-        saved = saving(run, row, precision, ledger)
+        states = saving_optimizer(run, row, precision, ledger)
         rest = resuming(run, precision, ledger) if row.ranks == REPLICATE else None
-        yield from filter(None, (saved, rest, merging(run, ledger)))
+        yield from filter(None, (saving(run, row, precision, ledger), states, rest))
+        yield from merging(run, precision, ledger)

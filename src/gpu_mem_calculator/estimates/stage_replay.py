@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import RUNTIME, Entry, Ledger
+from ..ledger.ledger import RUNTIME, SLACK, Entry, Ledger
 from ..ledger.num import sized
 from ..ledger.remember import Same, remembered
 from ..ledger.source import code
@@ -226,7 +226,7 @@ def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
     drawn = isinstance(stage.asked, DrawnRequests)  # the longest batch may be the first step's
     assert drawn or beyond >= -APART, f"blocks have {-beyond:,} B less than their tensors"
     blocks = Entry(
-        name="blocks larger than their tensors",
+        name=SLACK,
         kind=RUNTIME,
         bytes=sized(max(beyond, 0), 8),
         live=steps,

@@ -29,6 +29,7 @@ EMBEDDED = "embedding's output"
 FIRST_INPUT = "first layer's input, before that layer runs"
 AFTER_EMBEDDING = "made after the embedding has run"
 AFTER_MASKS = "made after the embedding and the masks"
+SLACK = "blocks larger than their tensors"  # the name of an entry
 BEFORE_INPUT = "made by the embedding before the first layer's input, and freed after it"
 WITH_INPUT = "made by the operation that makes the first layer's input"
 CHECKPOINTED = "checkpointed inputs"

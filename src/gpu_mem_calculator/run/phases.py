@@ -12,6 +12,7 @@ LOADING = "loading"
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 PREFILL, DECODE = "prefill", "decode"
 GENERATION, EVALUATION, SAVING = "generation", "evaluation", "saving"
+SAVING_OPTIMIZER, SAVING_MERGED = "saving the optimizer", "saving merged"
 RESUMING, MERGING = "resuming", "merging"
 
 
@@ -22,6 +23,7 @@ class LifePhase(Struct, frozen=True, kw_only=True):
     - rank_bytes: of each rank's process on the host, what its libraries take left out
     - first_bytes: what the first rank of a node has besides
     - file_bytes: pages of files, once for a node; the kernel takes them back
+    - apart: files are read before or after the rest is there
     """
 
     name: str
@@ -29,4 +31,5 @@ class LifePhase(Struct, frozen=True, kw_only=True):
     rank_bytes: int = 0
     first_bytes: int = 0
     file_bytes: int = 0
+    apart: bool = False
     source: str = ""

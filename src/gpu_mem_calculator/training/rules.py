@@ -108,8 +108,8 @@ def _loop_problems(run: Run, engine: Engine) -> Iterator[str]:
     mixed = run.autocast or (_replicates(engine) and run.precision.endswith("_mixed"))
     if not (run.autocast_cache or mixed):
         yield "training.autocast_cache=false: this run has no autocast; leave it out"
-    if run.saving and not own_loop:
-        own = "is modelled for DDP and FSDP"
+    if run.saving and not own_loop and run.options.get("zero_stage") != 3:
+        own = "is modelled for DDP, FSDP and ZeRO-3"
         yield f"training.saving='full_state_dict' {own}; leave it out"
     if run.use_cache:
         yield from _cache_problems(run, engine)

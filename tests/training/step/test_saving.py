@@ -60,11 +60,11 @@ def test_what_is_whole_on_the_gpu_and_on_the_host(
 
 
 def test_the_host_of_a_node_has_one_state_dict() -> None:
-    """Not one for each of its GPUs."""
+    """Not one for each of its GPUs; then the optimizer's, which is twice as large."""
     with_save, without = (
         saved({"type": "fsdp"}, one).result for one in ("full_state_dict", "none")
     )
-    assert with_save.host_bytes_per_node - without.host_bytes_per_node == MODEL
+    assert with_save.host_bytes_per_node - without.host_bytes_per_node == 2 * MODEL
 
 
 def test_a_save_is_a_phase_of_a_step() -> None:
@@ -75,5 +75,5 @@ def test_a_save_is_a_phase_of_a_step() -> None:
 
 def test_other_engines_are_refused() -> None:
     """With a sentence."""
-    with pytest.raises(InputError, match="is modelled for DDP and FSDP"):
+    with pytest.raises(InputError, match="is modelled for DDP, FSDP and ZeRO-3"):
         saved({"type": "deepspeed"})

@@ -27,7 +27,7 @@ from ...timing.training.alone import alone_seconds
 from ...timing.training.step import step_seconds
 from ...tools.read import read
 from ..jobs.phases import parse
-from .life import HOST, is_life, life_estimate, life_peaks
+from .life import HOST, MARK, RESET, is_life, life_estimate, life_peaks
 from .phases import phase_peaks, replayed_peaks
 from .rows import METRICS, MeasuredRun
 
@@ -165,8 +165,9 @@ def by_estimate(row: MeasuredRun) -> Prediction:
 
 def by_life(row: MeasuredRun) -> Prediction:
     """The estimate of a program's whole life."""
-    estimate = life_estimate(run_file_of(row), row.phases)
-    peaks = life_peaks(estimate, row.phases)
+    estimate = life_estimate(run_file_of(row), row.phases, row.life)
+    each = row.measured.get(MARK) == RESET
+    peaks = life_peaks(estimate, row.phases, row.life, each=each)
     on_gpu = [peak for name, peak in peaks.items() if not name.endswith(HOST)]
     return Prediction(
         allocated=max(on_gpu),

@@ -23,6 +23,7 @@ KNOWN = (*METRICS.values(), *ROWS["unscored"])
 STEPS = "steps"  # of a run whose batches differ: what each step has, scored as a phase
 LISTS = ("step_peaks_bytes",)  # a number of bytes for each step
 TIMED = "step_seconds_all"  # the seconds of each step that was timed without probes
+OF_LIVES = ("high_water_mark", "expandable")  # how a life was measured
 NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED: dict[str, str] = ROWS["needed"]  # keys of a row that must be there, and an example of each
 KEYS = (*NEEDED, *ROWS["others"])
@@ -32,7 +33,8 @@ GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 class MeasuredRun(Struct, frozen=True, kw_only=True):
     """One measured run. `phases` has the peak of each phase, in bytes.
 
-    `failed` is the error of a run that did not complete.
+    `failed` is the error of a run that did not complete; `life` how the program of a whole life was
+    measured.
     """
 
     id: str
@@ -45,6 +47,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     phases: dict[str, int] = {}
     process_group: str | None = None
     failed: str = ""
+    life: dict[str, Any] = {}
 
 
 def read_rows(path: str | Path) -> list[MeasuredRun]:
@@ -143,6 +146,7 @@ def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
         phases=phases,
         process_group=environment.get("process_group"),
         failed=str(data.get("failed") or ""),
+        life=data.get("life") or {},
     )
 
 
@@ -200,7 +204,7 @@ def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
     for key, value in measured.items():
-        if key not in KNOWN or value is None:
+        if key not in KNOWN or key in OF_LIVES or value is None:
             continue
         if key == "fits":
             good, form = isinstance(value, bool), "true or false"

@@ -4,15 +4,19 @@ what each takes beside what is alive between two steps.
 
 from __future__ import annotations
 
-from ...ledger.ledger import GPU, OPTIM, Ledger
-from ...ledger.num import Bytes, sized, smaller
+from collections.abc import Iterator
+
+from ...ledger.ledger import GPU, OPTIM, RUNTIME, SLACK, Ledger
+from ...ledger.num import Bytes, Num, ceil_div, sized, smaller
 from ...ledger.source import code
 from ...models.arch.adapters import adapted_linears
-from ...run.engine_row import REPLICATE, ZERO, EngineRow
-from ...run.phases import MERGING, RESUMING, SAVING, LifePhase
+from ...run.engine_row import REPLICATE, SHARD_UNITS, ZERO, EngineRow
+from ...run.phases import MERGING, RESUMING, SAVING, SAVING_MERGED, SAVING_OPTIMIZER, LifePhase
 from ...run.run import Precision, Run
+from ..optimizers import OPTIMIZERS, state_bytes, tensor_states
 from ..step.between_steps import outliving
-from ..step.weights import base_bytes, trained_bits, trained_total
+from ..step.weights import base_bytes, largest_trained, trained_bits, trained_total
+from .loading import TRAINER_BYTES, begun_bytes, stored_width
 
 FILE_BYTES = 50 * 10**9
 SAVED = code(
@@ -22,10 +26,22 @@ SAVED = code(
 CLONED = code(
     "accelerate 1.15.0 accelerator.py get_state_dict: clone_tensors_for_torch_save, on each rank"
 )
+CONSOLIDATED = code(
+    "deepspeed 0.19.8 runtime/engine.py _zero3_consolidated_16bit_state_dict: a module's own "
+    "parameters are gathered at a time, and rank 0 copies them to its host"
+)
 RESUMED = code(
     "transformers 5.17.0 trainer.py _load_optimizer_and_scheduler: to the host on one GPU, else to "
     "the rank's; the weights' file is mapped"
 )
+GATHERED = code(
+    "torch 2.13 distributed/checkpoint/state_dict.py get_optimizer_state_dict, full_state_dict"
+)
+PARTITIONS = code(
+    "deepspeed 0.19.8 runtime/engine.py _save_zero_checkpoint: torch.save of each rank's flat "
+    "tensors; a consolidated state dict is in a cycle with its closure until Python collects it"
+)
+TENSORS = code("torch 2.11 serialization.py _save: each storage to the host, and written")
 MERGED = code(
     "peft 0.21.2 tuners/lora/layer.py merge, get_delta_weight: B @ A, and the same times the scale"
 )
@@ -33,7 +49,7 @@ MERGED = code(
 
 def resting_bytes(ledger: Ledger, *kinds: str) -> int:
     """Bytes on the GPU between two steps, of all kinds or of those named."""
-    kept = (e for e in outliving(ledger, [SAVING]) if e.place == GPU)
+    kept = (e for e in outliving(ledger, [SAVING]) if e.place == GPU and e.name != SLACK)
     return sum(int(entry.at(SAVING)) for entry in kept if not kinds or entry.kind in kinds)
 
 
@@ -51,39 +67,82 @@ def file_bytes(run: Run, precision: Precision) -> Bytes:
 
 def saving(run: Run, row: EngineRow, precision: Precision, ledger: Ledger) -> LifePhase | None:
     """Saving the model; None where the engine saves shards, or its ledger has a save."""
+    gpu, first, ranks, source = resting_bytes(ledger), 0, 0, SAVED
+    whole = int(sized(run.arch.num_parameters, 16))
     if row.ranks == REPLICATE:
-        first, ranks, source = int(file_bytes(run, precision)), 0, SAVED
-    elif row.ranks == ZERO and run.options["zero_stage"] < 3 and run.adapter is None:
-        first, ranks, source = 0, int(sized(run.arch.num_parameters, 16)), CLONED
+        first = int(file_bytes(run, precision))
+    elif row.ranks != ZERO or run.adapter is not None:
+        return None
+    elif run.options["zero_stage"] < 3:
+        ranks, source = whole, CLONED
+    elif run.saving:
+        first, source = whole, CONSOLIDATED
+        gpu += int(sized(run.arch.largest_weight, 16))
     else:
         return None
     return LifePhase(
-        name=SAVING,
-        gpu_bytes=resting_bytes(ledger),
-        rank_bytes=ranks,
-        first_bytes=first,
-        source=str(source),
+        name=SAVING, gpu_bytes=gpu, rank_bytes=ranks, first_bytes=first, source=str(source)
     )
 
 
+def saving_optimizer(
+    run: Run, row: EngineRow, precision: Precision, ledger: Ledger
+) -> LifePhase | None:
+    """Saving the optimizer's states, one tensor on the host after the other. FSDP gathers them all
+    on rank 0 where it gathers the model; None where the engine saves shards.
+    """
+    rest = resting_bytes(ledger)
+    if row.ranks == SHARD_UNITS and run.saving:
+        bits = trained_bits(run, precision) if run.adapter is not None else stored_width(run)
+        states = int(state_bytes(OPTIMIZERS[run.optimizer], int(trained_total(run)), bits))
+        gpu = int(ledger.peak(phases=(SAVING,)))
+        return LifePhase(
+            name=SAVING_OPTIMIZER, gpu_bytes=gpu, first_bytes=states, source=str(GATHERED)
+        )
+    if row.ranks == ZERO and int(run.mesh.pp) == 1:
+        own = 0 if run.options.get("offload_optimizer", "none") != "none" else _partition(run)
+        kept = int(sized(run.arch.num_parameters, 16)) if run.saving else 0
+        source, own = str(PARTITIONS), int(own)
+        return LifePhase(
+            name=SAVING_OPTIMIZER, gpu_bytes=rest, rank_bytes=own, first_bytes=kept, source=source
+        )
+    if row.ranks != REPLICATE:
+        return None
+    largest, bits = int(largest_trained(run)), trained_bits(run, precision)
+    most = max(map(int, tensor_states(OPTIMIZERS[run.optimizer], largest, bits)), default=0)
+    source = str(TENSORS)
+    return LifePhase(name=SAVING_OPTIMIZER, gpu_bytes=rest, first_bytes=most, source=source)
+
+
+def _partition(run: Run) -> Num:
+    """Bytes of the largest tensor of a rank's states: a sub-group's fp32 elements."""
+    each = sized(ceil_div(trained_total(run), run.mesh.dp), 32)
+    if run.options["zero_stage"] < 3:
+        return each
+    return smaller(each, sized(run.options["sub_group_size"], 32))
+
+
 def resuming(run: Run, precision: Precision, ledger: Ledger) -> LifePhase:
-    """Loading a checkpoint into the model and its optimizer."""
+    """Loading a checkpoint into the model and its optimizer, before anything has run."""
     alone = int(run.mesh.dp) == 1
+    start = begun_bytes(run) + TRAINER_BYTES
     return LifePhase(
         name=RESUMING,
-        gpu_bytes=resting_bytes(ledger),
-        rank_bytes=resting_bytes(ledger, OPTIM) if alone else 0,
+        gpu_bytes=resting_bytes(ledger) - resting_bytes(ledger, RUNTIME),
+        rank_bytes=start + (resting_bytes(ledger, OPTIM) if alone else 0),
         file_bytes=int(saved_bytes(run, precision)),
+        apart=True,
         source=str(RESUMED),
     )
 
 
-def merging(run: Run, ledger: Ledger) -> LifePhase | None:
-    """Adding adapters to their base, one projection after the other."""
+def merging(run: Run, precision: Precision, ledger: Ledger) -> Iterator[LifePhase]:
+    """Adding adapters to their base, one projection after the other, and saving the result."""
     if run.adapter is None or run.quantization is not None:
-        return None
+        return
     layers, targets = (layer for layer, _, _ in run.arch.runs), run.adapter.targets
     largest = max(int(one.numel) for layer in layers for one in adapted_linears(layer, targets))
-    delta = int(sized(largest, run.adapter.bits))
-    peak = resting_bytes(ledger) + 2 * delta
-    return LifePhase(name=MERGING, gpu_bytes=peak, source=str(MERGED))
+    delta, rest = int(sized(largest, run.adapter.bits)), resting_bytes(ledger)
+    yield LifePhase(name=MERGING, gpu_bytes=rest + 2 * delta, source=str(MERGED))
+    whole = int(smaller(base_bytes(run, precision), sized(FILE_BYTES, 8)))
+    yield LifePhase(name=SAVING_MERGED, gpu_bytes=rest, first_bytes=whole, source=str(SAVED))

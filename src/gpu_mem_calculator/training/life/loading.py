@@ -1,8 +1,9 @@
-"""Loading a checkpoint: what the host holds while the weights come to each rank.
+"""Loading a checkpoint: what the host holds while the weights come to each rank, and what a rank's
+process holds besides.
 
 A file of safetensors is mapped: its pages are in the kernel's cache, once for a node, and the
 kernel takes them back where memory is short. A weight that stays on the host and keeps its stored
-dtype is such pages; one that is cast is memory of its process.
+dtype is such pages, which are read when it is moved; one that is cast is memory of its process.
 """
 
 from __future__ import annotations
@@ -12,31 +13,110 @@ from msgspec.structs import replace
 from ...ledger.num import EMPTY, sized
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
-from ...run.phases import LOADING, LifePhase
+from ...run.engine_row import REPLICATE, SHARD_UNITS, ZERO, EngineRow
+from ...run.phases import LOADING, STARTUP, LifePhase
 from ...run.run import Precision, Run
+from ..losses import LOSSES
+from ..step.weights import trained_bits, trained_total
 
 SOURCE = code(
-    "transformers 5.17.0 core_model_loading.py _materialize_copy; safetensors 0.7.0 safe_open: "
+    "transformers 5.17.0 core_model_loading.py _materialize_copy; safetensors 0.8.0 safe_open: "
     "a view of the mapped file, cast by Tensor.to"
 )
-# What from_pretrained and CUDA's context add to a process before the first weight.
-PROCESS_BYTES = 184 * MIB
-PROCESS_SOURCE = measured("resident pages beside weights and file in 3 lives, 100 to 188 MiB")
+# What from_pretrained and CUDA's context add to a process, then bitsandbytes' library or what casts
+# leave, and what a trainer adds before its first step.
+PROCESS_BYTES, QUANTIZED_BYTES, TRAINER_BYTES = 108 * MIB, 60 * MIB, 32 * MIB
+# What packages add to a process that trains: PEFT, TRL, and model.generate.
+MAKING_BYTES = (
+    45 * MIB
+)  # what PEFT leaves on the host of adapters that it makes for a GPU's weights
+ADAPTERS_BYTES, TRL_BYTES, GENERATION_BYTES = 70 * MIB, 240 * MIB, 215 * MIB
+PROCESS_SOURCE = measured("resident pages beside weights and files in 25 lives, by phase")
 
 
-def loading(run: Run, precision: Precision) -> LifePhase:
+def loading(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
     """The phase in which from_pretrained reads the weights."""
-    elements = sum((weight.numel for weight in run.arch.weights()), EMPTY)
-    stored = int(sized(elements, run.stored_bits))
-    on_host = not run.from_pretrained and run.options.get("init_device") == "cpu"
-    cast = on_host and precision.weights != run.stored_bits
+    stored, cast = stored_bytes(run), cast_bytes(run, row, precision)
+    mapped = stored if cast or not on_host(run, row) else 0
     return LifePhase(
         name=LOADING,
         gpu_bytes=_peak_on_gpu(run, precision) if run.from_pretrained else 0,
-        rank_bytes=PROCESS_BYTES + (int(sized(elements, precision.weights)) if cast else 0),
-        file_bytes=stored,
+        rank_bytes=begun_bytes(run) + cast,
+        file_bytes=mapped,
         source=str(SOURCE),
     )
+
+
+def starting(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
+    """What each process holds of the model until it is on the GPU, beside what an engine makes."""
+    cast = cast_bytes(run, row, precision)
+    own = MAKING_BYTES if run.adapter is not None else 0
+    if own and on_host(run, row):
+        own = int(sized(trained_total(run), trained_bits(run, precision)))
+    return LifePhase(
+        name=STARTUP,
+        gpu_bytes=0,
+        rank_bytes=begun_bytes(run) + TRAINER_BYTES + own + (cast if row.ranks == REPLICATE else 0),
+        file_bytes=stored_bytes(run) if on_host(run, row) and not cast else 0,
+        apart=row.ranks == ZERO,  # the model is moved before it is cast and sharded
+        source=str(SOURCE),
+    )
+
+
+def stored_bytes(run: Run) -> int:
+    """Bytes of the checkpoint's weights."""
+    elements = sum((weight.numel for weight in run.arch.weights()), EMPTY)
+    return int(sized(elements, run.stored_bits))
+
+
+def on_host(run: Run, row: EngineRow) -> bool:
+    """Whether each rank loads the whole model on its host before an engine has it: where nothing
+    says it, transformers does, and DeepSpeed's zero.Init and FSDP 2's meta device do not.
+    """
+    if run.from_pretrained:
+        return False
+    if row.ranks == REPLICATE:
+        return run.options.get("init_device") == "cpu"
+    if "zero_stage" in run.options:
+        return run.options["zero_stage"] < 3 or not run.options.get("zero_init", True)
+    first = run.options.get("fsdp_version") == 1
+    return (run.options.get("init_device") or ("cpu" if first else "meta")) == "cpu"
+
+
+def cast_bytes(run: Run, row: EngineRow, precision: Precision) -> int:
+    """Bytes of a rank's own copy of the model on the host; 0 where it is pages of files. DeepSpeed
+    casts on the GPU what was loaded as it is stored.
+    """
+    if row.ranks == ZERO:
+        return 0
+    sharded = row.ranks == SHARD_UNITS
+    made = 16 if run.options.get("init_dtype") else precision.weights
+    made = stored_width(run) if sharded and not run.options.get("init_dtype") else made
+    if not on_host(run, row) or made == run.stored_bits:
+        return 0
+    return stored_bytes(run) * made // run.stored_bits
+
+
+def stored_width(run: Run) -> int:
+    """Bits of FSDP's shards, which are cast when they are gathered."""
+    return 16 if run.precision.endswith("_pure") else 32
+
+
+def begun_bytes(run: Run) -> int:
+    """Bytes of a process before its first step, beside weights."""
+    casts = run.from_pretrained and run.quantization is None and _narrow(run)
+    return PROCESS_BYTES + (QUANTIZED_BYTES if run.quantization or casts else 0)
+
+
+def _narrow(run: Run) -> bool:
+    """Whether weights are cast to fp32 on their way to the GPU; what the casts leave is kept."""
+    return run.stored_bits == 16 and not run.precision.endswith("_pure")
+
+
+def package_bytes(run: Run) -> int:
+    """Bytes of packages beside transformers and the engine, in a process that trains."""
+    of_trl = LOSSES[run.loss].package == "trl"
+    return TRL_BYTES if of_trl else ADAPTERS_BYTES if run.adapter else 0
 
 
 def _peak_on_gpu(run: Run, precision: Precision) -> int:

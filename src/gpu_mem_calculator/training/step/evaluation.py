@@ -13,7 +13,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ...ledger.ledger import ACT, COMM, CPU, GPU, PARAM, Entry, Instant, Ledger
-from ...ledger.num import Bytes, Num, larger, sized
+from ...ledger.num import Bytes, Num, larger, sized, smaller
 from ...ledger.source import code
 from ...pytorch.autograd.events import BlockEvents, EventRecorder
 from ...pytorch.modelling.huggingface.setting import BlockSetting
@@ -62,18 +62,20 @@ def with_evaluation(
     if found.kept and not run.unrolled:
         own.append(Entry("evaluation: logits", ACT, most - peak, {RUNS.name: 1}, KEPT_CODE))
     if found.kept:
-        own.append(_on_host(run, found))
+        own.append(_on_host(run, found, setting))
     kept = outliving(ledger, [RUNS.name])
     return replace(ledger, instants=(*ledger.instants, RUNS), entries=(*kept, *own))
 
 
-def _on_host(run: Run, found: Evaluation) -> Entry:
-    """What each rank's host has of the kept logits: numpy arrays, which have no bf16; what comes
-    later is concatenated to it.
+def _on_host(run: Run, found: Evaluation, setting: BlockSetting) -> Entry:
+    """What each rank's host has of the kept logits: numpy arrays, which have no bf16, so that it is
+    cast there; what comes later is concatenated to it.
     """
     each = found.seq * run.mesh.dp * (1 if found.tokens else run.arch.vocab)
     copies = 1 if found.rows <= found.batch * found.kept else 2
     size = sized(found.rows * each * copies, 64 if found.tokens else 32)
+    if setting.bits == 16 and not setting.half and not setting.autocast and not found.tokens:
+        size = size + sized(smaller(found.rows, found.batch * found.kept) * each, 16)
     return Entry("evaluation: arrays", ACT, size, {RUNS.name: 1}, HOST_CODE, place=CPU)
 
 

@@ -83,8 +83,10 @@ def unsharded_live(plan: UnitLayout, init_device: str, kind: int) -> dict[str, N
 
 
 def host_entries(plan: UnitLayout, init_device: str, upcast: int = 1) -> Iterator[Entry]:
-    """The whole model on the host. `upcast`: how many times as long a shard is as a parameter."""
-    if init_device == "cpu":
+    """The whole model on the host, where it is no pages of its files. `upcast`: how many times as
+    long a shard is as a parameter.
+    """
+    if init_device == "cpu" and plan.bits.stored // upcast != plan.run.stored_bits:
         size = sum(map(whole_bytes, plan.in_order), EMPTY) // upcast
         live = {START.name: 1}
         yield Entry("model before it is sharded", PARAM, size, live, HOST_CODE, place=CPU)

@@ -1,11 +1,11 @@
 """The ledger of a rank, of either version of FSDP.
 
 A run that saves gathers a full state dict on rank 0, in the dtype of the shards. Version 2 gathers
-one parameter at a time (torch 2.13 distributed/_state_dict_utils.py _gather_state_dict, which
-accelerate 1.15.0 accelerator.py get_state_dict calls with cpu_offload). Version 1 gathers one unit
-at a time and copies it to the host, where its parameters are cloned; the root's copy stays until
-all layers are done (torch 2.13 distributed/fsdp/_state_dict_utils.py _full_pre_state_dict_hook,
-_full_post_state_dict_hook; _flat_param.py to_cpu).
+one parameter at a time, a tied one by each of its names (torch 2.13 distributed/
+_state_dict_utils.py _gather_state_dict, which accelerate 1.15.0 accelerator.py get_state_dict calls
+with cpu_offload). Version 1 gathers one unit at a time and copies it to the host, where its
+parameters are cloned; the root's copy stays until all layers are done (torch 2.13 distributed/fsdp/
+_state_dict_utils.py _full_pre_state_dict_hook, _full_post_state_dict_hook; _flat_param.py to_cpu).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ....ledger.ledger import Ledger, Writer
-from ....ledger.num import larger, sized
+from ....ledger.num import EMPTY, larger, sized
 from ....ledger.source import code
 from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.run import Precision, Run
@@ -47,7 +47,8 @@ def with_full_state_dict(run: Run, plan: Any, ledger: Ledger) -> Ledger:
         largest = reduce(larger, (unit.flat for _, unit in plan.kinds), plan.root.flat)
         return with_saving(run, ledger, largest, model + plan.root.flat, UNIT_CODE)
     whole = sized(run.scaled(run.arch.largest_weight), bits)
-    return with_saving(run, ledger, whole, model, PARAMETER_CODE)
+    twice = sized(run.arch.embedding[0].numel, bits) if run.arch.tied else EMPTY
+    return with_saving(run, ledger, whole, model + twice, PARAMETER_CODE)
 
 
 class FsdpVersion(Struct, frozen=True):
