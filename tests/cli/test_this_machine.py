@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.cli.this_machine import available_section, host_section
+from gpu_mem_calculator.cli.this_machine import available_section, host_section, system_section
 from gpu_mem_calculator.ledger.units import GIB
 
 MEMTOTAL = "MemTotal:       134217728 kB\nMemFree:  1 kB\n"
@@ -75,3 +75,11 @@ def test_a_memory_that_is_shared_has_what_the_system_has_available(tmp_path: Pat
     _write(tmp_path, {"proc/meminfo": f"{MEMTOTAL}MemAvailable: 104857600 kB\n"})
     assert available_section(tmp_path) == {"available_memory_bytes": 100 * GIB}
     assert available_section(tmp_path / "nowhere") == {}
+
+
+def test_wsl_says_so_in_its_kernel(tmp_path: Path) -> None:
+    """Other kernels do not."""
+    _write(tmp_path, {"proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2\n"})
+    assert system_section(tmp_path) == {"os": "wsl"}
+    _write(tmp_path, {"proc/version": "Linux version 6.8.0-generic\n"})
+    assert system_section(tmp_path) == {}

@@ -40,6 +40,7 @@ HARDWARE = {
     "gpu_mem": "hardware.gpu_memory_gb",
     "nodes": "hardware.num_nodes",
     "node_ram": "hardware.node_memory_gb",
+    "os": "hardware.os",
 }
 INTERRUPTED = 130  # the exit code, as a shell has it
 SETTLED = 1.0  # seconds of a phase after which the time left is estimated

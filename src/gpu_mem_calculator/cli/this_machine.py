@@ -45,7 +45,7 @@ def this_machine() -> tuple[dict[str, Any], BusyCards]:
         cards = []
     if not cards:
         return {}, BusyCards()
-    section = {**card_section(cards), **host_section()}
+    section = {**card_section(cards), **host_section(), **system_section()}
     if (cards[0].row or {}).get("kind") == UNIFIED:
         section |= available_section()
     return section, BusyCards(tuple(cards), visible_devices(os.environ))
@@ -98,7 +98,9 @@ def take_pasted(args: argparse.Namespace) -> None:
 def card_section(cards: Sequence[SmiCard]) -> dict[str, Any]:
     """The hardware section of the smallest of some cards."""
     least = min(cards, key=lambda card: card.total or 0, default=None)
-    return {} if least is None else least.section
+    if least is None:
+        return {}
+    return {**least.section, "os": "windows"} if least.desktop else least.section
 
 
 def host_section(root: Path = ROOT) -> dict[str, Any]:
@@ -111,6 +113,14 @@ def host_section(root: Path = ROOT) -> dict[str, Any]:
         return {}
     size, said = min(found)
     return {"node_memory_gb": size / GIB, "node_memory_read_from": said}
+
+
+def system_section(root: Path = ROOT) -> dict[str, str]:
+    """The system, where the driver spills on it."""
+    if sys.platform == "win32":
+        return {"os": "windows"}
+    kernel = " ".join(_lines(root / "proc/version")).lower()
+    return {"os": "wsl"} if "microsoft" in kernel else {}
 
 
 def available_section(root: Path = ROOT) -> dict[str, Any]:

@@ -121,6 +121,8 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
     peak = highest[busiest]
     card, has, word, starts = figures.card, hardware.memory_bytes, figures.verdict, figures.starts
     reserved = 0 if replayed is None else replayed.reserved_bytes
+    over = _spilled(figures)
+    dies = word == SHORT and not over
     gap = "" if replayed is None else gap_warning(word, replayed, has - outside, outside)
     taken = (figures.on_card or reserved) + outside + figures.unified
     host = None if figures.resolved.engine.serve is not None else figures.node
@@ -145,6 +147,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         outside_torch_bytes=outside,
         gpu_memory_bytes=has,
         held_bytes=hardware.card_bytes - has,
+        spills_bytes=over,
         host_bytes_per_node=host_bytes,
         disk_bytes_per_node=disk,
         peak_phase=peak.phase,
@@ -158,7 +161,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         warnings=[*resolved.warnings, *filter(None, [gap])],
         run=as_dict(file),
         steps=[] if replayed is None else step_results(replayed.phases),
-        fails_at=None if replayed is None or word != SHORT else failure(replayed, has - outside),
+        fails_at=failure(replayed, has - outside) if replayed and dies else None,
         versions=dict(resolved.versions),
         decisive=[*resolved.decisive, *_host_words(host), *_order_words(figures)],
         phases=[] if host is None else figures.life,
@@ -186,6 +189,18 @@ def _lengths(figures: Figures) -> LengthsResult | None:
     from .lengths_result import lengths_result
 
     return lengths_result(figures)
+
+
+def _spilled(figures: Figures) -> int:
+    """What the driver puts into the host's memory of a run that finds no room on the card; 0 where
+    it does not, or where the host has too little.
+    """
+    hardware = figures.resolved.hardware
+    if hardware.spilling is None or figures.verdict != SHORT:
+        return 0
+    over = figures.card - (figures.margin or 0) - hardware.memory_bytes
+    room = hardware.spilling.spill_bytes
+    return max(over, 1) if room is None or over <= room else 0
 
 
 def with_limits(

@@ -214,7 +214,8 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     the releases that somebody says, by package; `other_cards` those that the
     GPU's name can mean, too, where they turn it. `headroom_bytes` is what the card has beyond
     the total, negative where it is short; `held_bytes` is what others hold of the GPU, beside
-    `gpu_memory_bytes`. `phases` are those of the run's life, from loading on;
+    `gpu_memory_bytes`; `spills_bytes` what Windows' driver puts into the host's memory, with which
+    a run that does not fit goes on. `phases` are those of the run's life, from loading on;
     `host` is the verdict on the memory of a node, and `host_bytes_per_node` its figure. `steps` are
     the first steps, as the replay has them: optimizer states exist from the end of the first.
     `lengths` are the batches where they differ; then `steps` has all that were replayed.
@@ -262,6 +263,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     host: NodeMemory | None = None  # of training
     lengths: LengthsResult | None = None
     held_bytes: int = 0
+    spills_bytes: int = 0
     summary: str = ""
     version: int = 2
 

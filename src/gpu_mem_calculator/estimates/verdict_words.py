@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GAP = 2**20  # bytes short that are not said: the verdict is then that of a gap, not of a size
 HELD = 2**26  # bytes that others hold and that are said
+SPILLED = " in shared memory, which is slower"
 NAMED = 2  # limits that the first line names
 SETTLE = "gpu-mem-calc trace or measure"
 STARTED = "start it once: its log says what it takes"  # of a server
@@ -121,6 +122,8 @@ def summary(result: MemoryResult, also: str = "") -> str:
     limits = deciding(result) if result.verdict == UNSURE else []
     if result.serving is None:
         line = card_summary(result_verdict(result), result.decisive, limits)
+        if result.spills_bytes and result.verdict == SHORT:
+            line = line.replace(WORDS[SHORT], "spills", 1).replace(" short", SPILLED, 1)
         node = result.host
         if node is not None and node.node_bytes is not None and node.is_large:
             word, figures = WORDS[result.verdict], line.partition(": ")[2]

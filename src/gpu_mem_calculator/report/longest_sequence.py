@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..estimates.calculator import Estimate
 from ..estimates.result import MemoryResult
+from ..ledger.units import gib
 from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING
 
 PHASES = {
@@ -38,6 +39,10 @@ def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
 def failure_words(result: MemoryResult) -> Iterator[str]:
     """Where a run that does not fit dies, where that is known."""
     found = result.fails_at
+    if result.spills_bytes:
+        size = gib(result.spills_bytes)
+        yield f"it runs: the driver keeps {size} GiB in the host's memory, over PCI Express, of"
+        yield f"which it may take half: {gib(2 * result.spills_bytes)} GiB are enough"
     if found is None:
         return
     phase = f"the {PHASES.get(found.phase, found.phase)}"

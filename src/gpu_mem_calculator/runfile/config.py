@@ -286,6 +286,7 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     nics_per_node: Count | None = None
     node_memory_gb: Positive | None = None
     node_memory_read_from: Text | None = None
+    os: Literal["linux", "windows", "wsl"] | None = None
 
 
 class RunFile(Struct, kw_only=True, omit_defaults=True):

@@ -17,9 +17,11 @@ from .card_name import named_card
 
 if TYPE_CHECKING:
     from .unified import SharedMemory
+    from .windows import SpillingHost
 
 DEFAULT_MEMORY_GB = 80.0
 SAME_CARD = 0.01  # share of a card's memory by which readings of one card differ between drivers
+SPILLING = ("windows", "wsl")  # systems on which NVIDIA's driver spills
 UNIFIED = "unified"  # the kind of a card that shares its memory with the host
 CARDS = ("datacenter", "workstation", "consumer")  # kinds that a memory size alone can mean
 # Fields that a `Run` has, too:
@@ -36,6 +38,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     - card: the title of the card that the section names; "" where it gives a size alone
     - interconnect: the link that the section names; None where it names none
     - nics_per_node: ports to the network, where the section gives them
+    - spilling: the host into whose memory the driver puts what finds no room on the card
     - shared: the memory that card and host share; None where the card has its own
     - node_bytes: memory of a node's host; None where nobody says it; node_read_from: where it is
       said
@@ -58,6 +61,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
     node_bytes: int | None = None
     node_read_from: str = ""
     shared: SharedMemory | None = None
+    spilling: SpillingHost | None = None
     assumed: tuple[str, ...] = ()
     named: bool = True  # whether the section says which card it is, or its memory
     counted: bool = True  # whether it, or the mesh, says how many there are
@@ -71,6 +75,8 @@ class Hardware(Struct, frozen=True, kw_only=True):
     @property
     def limits(self) -> tuple[Limit, ...]:
         """What is open of the cards' memory."""
+        if self.spilling is not None:
+            return self.spilling.limits
         return () if self.shared is None else tuple(self.shared.limits(self.memory_bytes))
 
     @property
@@ -111,6 +117,13 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
     if named and "link" not in named and count > 1:
         alone = f"no link joins two {named['title']}, so a run has one of them; set num_gpus=1"
         raise InputError(f"hardware.num_gpus={count}: {alone}")
+    runtime = runtime_of(named["vendor"], named["architecture"]) if named else CUDA
+    spilling = None
+    if config.os in SPILLING and shared is None and runtime == CUDA:
+        from .windows import spilling_host
+
+        spilling = spilling_host(config, total)
+    node_gb = config.node_memory_gb if spilling is None else spilling.node_gb
     return Hardware(
         title=title,
         memory_bytes=free,
@@ -123,23 +136,17 @@ def find_hardware(config: GPUConfig, ranks: int | None, *, fast: bool = False) -
         compute_capability=capability,
         multiprocessors=multiprocessors,
         card=title if named else "",
-        runtime=runtime_of(named["vendor"], named["architecture"]) if named else CUDA,
+        runtime=runtime,
         interconnect=config.interconnect,
         nics_per_node=config.nics_per_node,
-        node_bytes=_node_bytes(config, shared),
+        node_bytes=shared.free_bytes if shared else None if node_gb is None else int(node_gb * GIB),
         shared=shared,
-        node_read_from=config.node_memory_read_from or "",
+        spilling=spilling,
+        node_read_from=spilling.read_from if spilling else config.node_memory_read_from or "",
         assumed=assumed,
         counted=bool(config.num_gpus or ranks or config.num_nodes or config.gpus_per_node),
         named=bool(named or config.gpu_memory_gb or config.gpu_memory_bytes),
     )
-
-
-def _node_bytes(config: GPUConfig, shared: SharedMemory | None) -> int | None:
-    """What a node's host has, together with the card where they share it."""
-    if shared is not None:
-        return shared.free_bytes
-    return None if config.node_memory_gb is None else int(config.node_memory_gb * GIB)
 
 
 def ports_per_gpu(link: catalog.Row, nics_per_node: int | None, gpus_per_node: int) -> float:

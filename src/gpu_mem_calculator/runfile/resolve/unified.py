@@ -7,7 +7,7 @@ Face, nvidia/GLM-5.3-Flash-FP4-Local, discussion 7), 101.3 on two others with ei
 An idle Orin Nano with a desktop has 2,847 of 7,772 MiB in use (proventusnova.com, Jetson Orin high
 RAM usage at idle), of which its desktop 0.8 GB (dusty-nv/jetson-containers, docs/setup.md).
 
-Pages of files are given back. AMD's cards map half of the memory by default (GTT; rocm.docs.amd.com,
+Pages of files are given back. AMD's cards map half of the memory (GTT; rocm.docs.amd.com,
 AMD RDNA3.5 system optimization). What the rows of Apple's cards have is Metal's
 recommendedMaxWorkingSetSize, a share of the whole.
 """
