@@ -92,6 +92,14 @@ def test_the_verdict_counts_the_orders_that_die() -> None:
     assert any(0 < one < 1 for one in verdicts[UNSURE])
 
 
+def test_a_step_of_one_micro_batch_among_steps_of_several() -> None:
+    """The end of an epoch, with what a checkpoint leaves until the next micro-batch."""
+    more = {"gradient_accumulation_steps": 5, "activation_checkpointing": "full", "seq_len": 512}
+    result = _result(lengths=LENGTHS[:44], sampling=TRAINER, packing="bfd", **more)
+    assert result.lengths is not None
+    assert result.verdict == FITS
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_words(known: bool) -> None:
     """The short report has two sentences, the long one more."""

@@ -146,8 +146,10 @@ def joined_stream(order: Sequence[Step], streams: Shapes) -> AllocationStream:
     """The stream of these steps."""
     joined = _Joined()
     for number, step in enumerate(order):
-        written = streams.cut(step[0]).pieces[min(number, FIRST_STEPS) + 1][:-1]
-        batches = _batches(step, written) if streams.cut(step[0]).apart else (max(step, key=size),)
+        *written, rest = streams.cut(step[0]).pieces[min(number, FIRST_STEPS) + 1]
+        batches = (
+            _batches(step, written, rest) if streams.cut(step[0]).apart else (max(step, key=size),)
+        )
         for place, shape in enumerate(batches):
             pieces, stream = streams.cut(shape).pieces, streams[shape]
             own = pieces[min(number, FIRST_STEPS) + 1]
@@ -159,11 +161,14 @@ def joined_stream(order: Sequence[Step], streams: Shapes) -> AllocationStream:
     return joined.stream
 
 
-def _batches(step: Step, written: Sequence[Piece]) -> Step:
+def _batches(step: Step, written: Sequence[Piece], rest: Piece) -> Step:
     """The micro-batches of a step; where those in the middle cannot be repeated (DDP's first step),
-    the largest, as many as are written.
+    the largest, as many as are written. A single one of an epoch's last step is taken twice, where
+    it would leave what only another one frees.
     """
     most = len(written)
+    if len(step) == 1 < most and len(written[0].left) != len(rest.alive):
+        return step * 2
     middle = written[max(most - 2, 0)]
     if len(step) <= most or len(middle.alive) == len(middle.left):
         return step
