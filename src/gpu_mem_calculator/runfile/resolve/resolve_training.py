@@ -38,14 +38,19 @@ from .implementation import implementation_options, in_implementation
 from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
 from .resolved_run import ResolvedRun
-from .step_choices import compile_mode, find_rollout, reference_kind, with_evaluation
+from .step_choices import (
+    compile_mode,
+    drawn_batches,
+    find_rollout,
+    reference_kind,
+    with_drawn,
+    with_evaluation,
+)
 from .training_defaults import default_precision, sequence
 
 if TYPE_CHECKING:
     from ...models.arch.arch import Arch
     from ...run.engine import Engine
-    from ...run.limits import Limit
-    from ...training.lengths.batches import DrawnBatches
     from ..config import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 
 
@@ -167,7 +172,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
     loss = attempt(loss_choices, file.training, model.arch.family)
     rollout = attempt(with_engine, file, attempt(find_rollout, file.training))
     of_loss = loss["loss"] if loss else DEFAULT_LOSS
-    drawn = attempt(_drawn, file.training, chosen, int(mesh.dp), of_loss)
+    drawn = attempt(drawn_batches, file.training, chosen, int(mesh.dp), of_loss)
     seq, assumed = sequence(file, model.arch, recorded=model.record is not None)
     precision, card = default_precision(file.training, hardware, chosen)
     training |= precision
@@ -199,7 +204,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
     )
     run = with_evaluation(run, file.training.evaluation)
     run, outliers = with_outliers(run, file.training, model.config)
-    run, open_lengths = _with_batches(chosen.complete(run), drawn)
+    run, open_lengths = with_drawn(chosen.complete(run), drawn)
     program = file.translation or Translation()
     return ResolvedRun(
         run=run,
@@ -241,26 +246,6 @@ def _stored_bits(config: Mapping[str, Any] | None) -> int:
     places = (config or {}, inner if isinstance(inner, Mapping) else {})
     words = (str(place.get(key)) for place in places for key in ("dtype", "torch_dtype"))
     return next((BITS[name] for name in map(dtype_name, words) if name in BITS), 16)
-
-
-def _drawn(config: TrainingConfig, engine: Engine, ranks: int, loss: str) -> DrawnBatches | None:
-    """The batches of examples that differ in length; None where all are alike."""
-    needing = (config.padding, config.pad_to_multiple_of, config.packing, config.padding_free)
-    if config.lengths is None and not any(needing):
-        return None
-    from .lengths import find_batches
-
-    return find_batches(config, engine, ranks, loss)
-
-
-def _with_batches(run: Run, drawn: DrawnBatches | None) -> tuple[Run, list[Limit]]:
-    """The run with the longest of its batches, and what is not modelled of them."""
-    if drawn is None:
-        return run, []
-    from .lengths import length_limits, with_batches
-
-    run = with_batches(run, drawn)
-    return run, list(length_limits(run, drawn))
 
 
 def find_engine(config: EngineConfig) -> Engine:

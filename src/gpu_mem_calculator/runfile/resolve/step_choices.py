@@ -5,6 +5,7 @@ reference model, torch.compile. The keys of a run file, resolved, and those with
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,6 +17,11 @@ from ...training.rules import GENERATION as PATH
 from ..config import EvaluationConfig, GenerationConfig, TrainingConfig
 from ..read import given_keys
 from ..text.errors import InputError
+
+if TYPE_CHECKING:
+    from ...run.engine import Engine
+    from ...run.limits import Limit
+    from ...training.lengths.batches import DrawnBatches
 
 # Keys that act on each engine.
 COMMON = ("engine", "prompt", "new_tokens", "sequences", "old_logprobs")
@@ -108,3 +114,25 @@ def step_key_problems(run: Run, config: TrainingConfig) -> Iterator[str]:
     if evaluation and evaluation.accumulation_steps is not None and not keeps:
         why = "is for logits that are kept; set keep_logits to true"
         yield f"{EVALUATION}.accumulation_steps {why}"
+
+
+def drawn_batches(
+    config: TrainingConfig, engine: Engine, ranks: int, loss: str
+) -> DrawnBatches | None:
+    """The batches of examples that differ in length; None where all are alike."""
+    needing = (config.padding, config.pad_to_multiple_of, config.packing, config.padding_free)
+    if config.lengths is None and not any(needing):
+        return None
+    from .lengths import find_batches
+
+    return find_batches(config, engine, ranks, loss)
+
+
+def with_drawn(run: Run, drawn: DrawnBatches | None) -> tuple[Run, list[Limit]]:
+    """The run with the longest of its batches, and what is not modelled of them."""
+    if drawn is None:
+        return run, []
+    from .lengths import length_limits, with_batches
+
+    run = with_batches(run, drawn)
+    return run, list(length_limits(run, drawn))
