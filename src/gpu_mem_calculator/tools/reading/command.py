@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from ...ledger.units import GIB, MIB
 from ..releases.release import Release
 from .card import NamedCard
 from .named_files import NamedFiles
@@ -14,6 +16,8 @@ from .node_memory import NamedMemory
 from .reading import Limit
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Of MPS: what a client may take of each GPU, as in 0=10G,1=512MB.
+MPS_LIMIT, MPS_SIZE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", re.compile(r"\d+=(\d+)([MG])B?", re.I)
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -69,6 +73,14 @@ class Command(Struct, frozen=True, kw_only=True):
         """The number, 1 or more, of a variable of the environment; None where it has none."""
         text = self.environment.get(variable, "").strip()
         return int(text) if text.isdecimal() and int(text) > 0 else None
+
+    @property
+    def mps_bytes(self) -> int | None:
+        """The least that MPS leaves it of a GPU; None where it has no limit."""
+        parts = self.environment.get(MPS_LIMIT, "").replace(" ", "").split(",")
+        found = [one for one in map(MPS_SIZE.fullmatch, parts) if one]
+        sizes = [int(one[1]) * (GIB if one[2].upper() == "G" else MIB) for one in found]
+        return min(filter(None, sizes), default=None)
 
     @property
     def hardware(self) -> dict[str, int]:

@@ -19,13 +19,19 @@ from ...ledger.secrets import REASON, hidden, hidden_words, hide, without_secret
 from ...runfile.file_kinds import is_model_config, is_run_file
 from ...runfile.text.errors import InputError
 from ..rows import READ, tool_rows
-from .command import Command
+from .command import MPS_LIMIT, Command
 from .named_files import NamedFiles
 from .reading import Limit, Reading
 
 MOST_GPUS = 16  # of a machine
 DEVICES = re.compile(r"(CUDA|ROCm)\d+(,(CUDA|ROCm)\d+)*")  # of llama.cpp
 CARD_KEYS = frozenset({"gpu", "gpu_memory_gb", "gpu_memory_bytes"})  # of a hardware section
+MPS = Limit(
+    key=MPS_LIMIT,
+    why="clients of MPS share a context, so each takes less outside torch than a process alone",
+    could="less",
+    saves=2**30,
+)
 UNKNOWN = " $"  # begins what a shell script does not say
 OBJECT = re.compile(r"=['\"]?[\[{]*\{.*", re.DOTALL)  # the JSON that an option has as its value
 # Keys of tools' files that may have a model_type, too.
@@ -114,6 +120,10 @@ def with_card(reading: Reading, command: Command) -> Reading:
     if command.node is not None:
         own = reading.run.get("hardware") or {}
         reading.run["hardware"] = {**own, **command.node.hardware}
+    if command.mps_bytes is not None:
+        own = reading.run.get("hardware") or {}
+        reading.run["hardware"] = {**own, "available_memory_bytes": command.mps_bytes}
+        reading.limits.append(MPS)
     card = reading.card = command.card
     if card is None:
         return reading

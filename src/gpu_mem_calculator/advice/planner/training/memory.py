@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ....ledger.ledger import CPU, RANK_0
+from ....ledger.ledger import CPU, RANK_0, Ledger
 from ....ledger.mesh import Mesh
 from ....ledger.num import Num, larger
 from ....ledger.remember import remembered
@@ -40,25 +40,31 @@ def busiest_stages(run: Run, engine: str) -> list[Any]:
     return [np.minimum(np.arange(np.max(pp)).reshape(-1, 1), pp - 1)]
 
 
-def peak_bytes(resolved: ResolvedRun, run: Run) -> Any:
-    """The highest instant of the busiest stage, start-up included, of each set-up in `run`."""
-    engine, highest = resolved.engine, 0
+def _ledgers(resolved: ResolvedRun, run: Run) -> Iterator[Ledger]:
+    """The ledgers of the stages that may be the busiest, at each moment that may have the peak."""
+    engine = resolved.engine
     for stage in busiest_stages(run, engine.name):
         staged = replace(run, stage=stage)
-        ledgers = engine.ledgers(staged) if engine.ledgers is not None else [engine.ledger(staged)]
-        for ledger in ledgers:
-            peak: Any = ledger.peak()
-            highest = larger(highest, peak.max(axis=0) if getattr(peak, "ndim", 1) == 2 else peak)
+        yield from engine.ledgers(staged) if engine.ledgers else [engine.ledger(staged)]
+
+
+def _highest(peaks: Iterable[Any]) -> Any:
+    highest: Any = 0
+    for peak in peaks:
+        highest = larger(highest, peak.max(axis=0) if getattr(peak, "ndim", 1) == 2 else peak)
     return highest
+
+
+def peak_bytes(resolved: ResolvedRun, run: Run) -> Any:
+    """The highest instant of the busiest stage, start-up included, of each set-up in `run`."""
+    return _highest(one.peak() for one in _ledgers(resolved, run))
 
 
 def node_bytes(resolved: ResolvedRun, run: Run) -> Any:
     """What ranks take of their node's memory in start-up and steps, of each set-up in `run`."""
-    engine, highest, ranks = resolved.engine, 0, resolved.hardware.gpus_per_node
-    for stage in busiest_stages(run, engine.name):
-        ledger = engine.ledger(replace(run, stage=stage))
-        peak: Any = ledger.peak(CPU) * ranks + ledger.peak(RANK_0)
-        highest = larger(highest, peak.max(axis=0) if getattr(peak, "ndim", 1) == 2 else peak)
+    ranks = resolved.hardware.gpus_per_node
+    found = _ledgers(resolved, run)
+    highest = _highest(one.peak(CPU) * ranks + one.peak(RANK_0) for one in found)
     return highest + ranks * resolved.host_libraries[1]
 
 
