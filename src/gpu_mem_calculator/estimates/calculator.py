@@ -290,6 +290,7 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     """Estimate a server. It takes all memory it may, so it fits where it starts and holds the users
     that are asked for; the stage that limits it decides.
     """
+    from .server_life import with_life
     from .server_result import (
         cache_use_note,
         excess_limit,
@@ -315,7 +316,7 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     taken, has = peaks[stage] + outside - limiting.others_bytes, result.gpu_memory_bytes
     word = serving_verdict(serving, has, taken)
     result = replace(
-        result,
+        with_life(result, resolved, served, outside),
         serving=serving,
         device_bytes=taken,
         needs_bytes=limiting.needs_bytes,

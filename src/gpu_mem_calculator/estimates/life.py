@@ -17,15 +17,19 @@ from ..ledger.ledger import CPU
 from ..ledger.units import GIB, gib
 from ..run.engine_row import REPLICATE, EngineRow
 from ..run.phases import (
+    ASLEEP,
+    CAPTURE,
     DECODE,
     EVALUATION,
     LOADING,
     MERGING,
     PREFILL,
+    PROFILING,
     RESUMING,
     SAVING,
     SAVING_MERGED,
     SAVING_OPTIMIZER,
+    SERVING,
     STARTUP,
     LifePhase,
 )
@@ -54,6 +58,10 @@ TITLES = {
     MERGING: "merging",
     PREFILL: "prefill",
     DECODE: "decode",
+    PROFILING: "trial run",
+    CAPTURE: "capture of graphs",
+    SERVING: "serving, the cache full",
+    ASLEEP: "asleep, at level 1",
 }
 WHEN = {
     LOADING: "while weights are loaded",
@@ -68,6 +76,10 @@ WHEN = {
     MERGING: "while adapters are merged",
     PREFILL: "in prefill",
     DECODE: "while it decodes",
+    PROFILING: "in the trial run",
+    CAPTURE: "while graphs are captured",
+    SERVING: "while it serves",
+    ASLEEP: "while it sleeps",
 }
 MARKS = {EVALUATION: "eval", SAVING: "save"}  # what runs between steps, and its marks in a replay
 

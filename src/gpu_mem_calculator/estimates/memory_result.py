@@ -163,7 +163,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=failure(replayed, has - outside) if replayed and dies else None,
         versions=dict(resolved.versions),
-        decisive=[*resolved.decisive, *_host_words(host), *_order_words(figures)],
+        decisive=[*resolved.decisive, *host_words(host), *_order_words(figures)],
         phases=[] if host is None else figures.life,
         host=host,
         lengths=None if resolved.lengths is None else _lengths(figures),
@@ -171,7 +171,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
     return with_limits(result, resolved.limits, run)
 
 
-def _host_words(host: NodeMemory | None) -> list[str]:
+def host_words(host: NodeMemory | None) -> list[str]:
     """Host RAM of a node, which nobody has said, where it is much."""
     unsaid = host is not None and host.node_bytes is None and host.is_large
     return [host.words] if host is not None and unsaid else []

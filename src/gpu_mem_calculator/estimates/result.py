@@ -275,7 +275,7 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     @property
     def spills(self) -> bool:
         """Whether a server leaves layers on the host because its GPUs are too small."""
-        return self.serving is not None and self.serving.spills
+        return self.serving is not None and self.serving.keeps_fewer
 
     def __str__(self) -> str:
         """The verdict and the parts in a few lines."""

@@ -80,7 +80,7 @@ def serving_result(
         layers_on_gpus=served.layers_on_gpus,
         layers=served.layers,
         partial_layers=served.partial_layers,
-        spills=served.spills,
+        keeps_fewer=served.spills,
     )
 
 

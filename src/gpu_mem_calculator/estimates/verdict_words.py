@@ -133,6 +133,9 @@ def summary(result: MemoryResult, also: str = "") -> str:
     line = f"{_server_word(result)}: {server_words(result.serving)}{also}"
     spare = f"{gib(abs(result.headroom_bytes))} GiB {_server_spare(result)}"
     figures = "" if result.serving.problem else f", {spare}"
+    node = result.host
+    if node is not None and node.verdict == SHORT and not result.serving.problem:
+        line = f"{WORDS[result.verdict]}: {node.words}; {server_words(result.serving)}{also}"
     tail = f"{_tail(result.decisive, limits)}{release_words(result.versions)}"
     return f"{line.removesuffix('.')}{figures}{tail}"
 

@@ -1,7 +1,7 @@
 """The phases of a run: start-up, then forward, backward and optimizer in every step of training, or
 prefill and decode in generation. A policy's step may begin with a generation, and any may be
-followed by an evaluation and a save. Before start-up a checkpoint is loaded;
-a run can be resumed, and its adapters merged.
+followed by an evaluation and a save. Before start-up a checkpoint is loaded; a run can be resumed,
+and its adapters merged. A server loads, runs a trial, captures graphs, serves, and may sleep.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from msgspec import Struct
 LOADING = "loading"
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 PREFILL, DECODE = "prefill", "decode"
+PROFILING, CAPTURE, SERVING, ASLEEP = "profiling", "capture", "serving", "asleep"
 GENERATION, EVALUATION, SAVING = "generation", "evaluation", "saving"
 SAVING_OPTIMIZER, SAVING_MERGED = "saving the optimizer", "saving merged"
 RESUMING, MERGING = "resuming", "merging"

@@ -12,6 +12,7 @@ from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instan
 from ..ledger.num import sized
 from ..ledger.source import Source
 from .phases import STARTUP
+from .server_host import ServerHost
 
 NamedBytes = tuple[str, int, str]  # a part of what is outside torch: name, bytes, source
 SERVE = "serve"
@@ -95,6 +96,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
       because its GPUs are too small.
     - `command`: the words of the command that starts the server with this run.
     - `notes`: sentences for the user.
+    - `host`: what it takes of its host beside the items in host RAM; None: a checkpoint's pages.
     - `chosen`: keys of the run file that were left to the server, with what it takes at its release
       on this card.
     - `largest_context()`: the longest `max_seq_len` that fits, of engines whose cache has a fixed
@@ -119,6 +121,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     notes: tuple[str, ...] = ()
     chosen: Mapping[str, Any] = {}
     largest_context: Callable[[], int] | None = None
+    host: ServerHost | None = None
 
     def figure(self, name: str) -> int:
         """Bytes on the GPU of the items of one figure."""

@@ -62,6 +62,8 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     kv_cache_memory_bytes: Count | Size | None = None
     cpu_offload_gb: Ratio | None = None
     swap_space: Ratio | None = None
+    kv_offloading_size: Ratio | None = None
+    enable_sleep_mode: Flag | None = None
     use_flashinfer_sampler: Flag | None = None  # VLLM_USE_FLASHINFER_SAMPLER
     # SGLang
     chunked_prefill_size: Each | None = None
@@ -75,6 +77,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     mamba_full_memory_ratio: Ratio | None = None
     disable_radix_cache: Flag | None = None
     hicache_ratio: Ratio | None = None
+    hicache_size: Size | None = None
     # TensorRT-LLM
     max_beam_width: Count | None = None
     max_attention_window: list[Count] | None = None
@@ -155,7 +158,7 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     - `longest_context`: tokens of the longest single sequence
     - `problem`: why it will not start
     - `layers_on_gpus` of `layers`, the output counted as one, where the others are on the host;
-      `partial_layers` have some weights there; `spills`: the server chose it, because its GPUs
+      `partial_layers` have some weights there; `keeps_fewer`: the server chose it, because its GPUs
       are too small
     """
 
@@ -179,4 +182,4 @@ class ServingResult(Struct, frozen=True, kw_only=True):
     layers_on_gpus: int | None = None
     layers: int | None = None
     partial_layers: int = 0
-    spills: bool = False
+    keeps_fewer: bool = False

@@ -30,6 +30,7 @@ from ..lines import (
     wrap_lines,
 )
 from ..shortfall import shortfall
+from ..text import phases_table
 from .parts import FIGURES, busiest_rank, memory_bar, memory_parts
 from .words import change_gain, speed_words, verdict_words
 
@@ -55,6 +56,9 @@ def long_report(estimate: Estimate, answers: Answers, asked: InferCommand) -> It
     else:
         yield from _parts(estimate, served)
         yield line()
+        if estimate.result.host is not None:
+            yield from phases_table(estimate.result.phases, estimate.result.host)
+            yield line()
         if not served.problem and served.sequence_bytes(served.max_seq_len):
             yield from _capacity(serving, answers)
             yield from matrix_lines(answers.matrix, "share of the KV cache")

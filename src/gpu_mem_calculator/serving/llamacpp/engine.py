@@ -25,8 +25,10 @@ from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, 
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
+from ...run.server_host import ServerHost
 from ...run.weights.ggml_types import BLOCKS
 from ...run.weights.gguf_types import FILE_TYPES
+from ...training.life.loading import PROCESS_BYTES
 from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, cached_widths, layer_bytes, layer_rows, token_bytes
 from .checks import CHECKED, problems
@@ -177,6 +179,10 @@ def serve(run: Run) -> ServerMemory:
         layers=len(layout.devices.layers) + 1,
         partial_layers=_partial_layers(layout),
         spills=layout.gpu_layers < ALL and run.options["n_gpu_layers"] is None,
+        host=ServerHost(
+            rank_bytes=PROCESS_BYTES,
+            file_bytes=sum(one.weights for one in devices[:-1]),  # the others stay in RAM
+        ),
         command=tuple(command(run, layout)),
         notes=tuple(_notes(run, layout)),
         largest_context=lambda: longest_context(layout, run.free_bytes, process_bytes(run)),

@@ -26,6 +26,7 @@ VALUES = (
     ("swa_full_tokens_ratio", "--swa-full-tokens-ratio", 0.8),
     ("mamba_full_memory_ratio", "--mamba-full-memory-ratio", 0.9),
     ("hicache_ratio", "--hicache-ratio", None),
+    ("hicache_size", "--hicache-size", None),
 )
 SWITCHES = (
     ("enable_dp_attention", "--enable-dp-attention"),

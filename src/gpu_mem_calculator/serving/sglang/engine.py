@@ -27,6 +27,14 @@ from ...run.cuda.nccl import nccl
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory, left_open
+from ...run.server_host import (
+    ServerHost,
+    checkpoint_bytes,
+    loading_notes,
+    loading_problem,
+    quantizes,
+)
+from ...run.weights.rank_weights import weight_items
 from ...run.weights.recipes import RECIPES
 from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
@@ -68,6 +76,8 @@ def serve(run: Run) -> ServerMemory:
     other = (*_uncounted_draft(setting, pool), *_working_items(setting, pool))
     pool_bytes = _gpu_bytes(pool_items)
     start = StartBytes(available, loaded, pool_limit, _gpu_bytes(other))
+    host = _host(setting, loaded)
+    beside = sum(size for _, size, _ in outside)
     return ServerMemory(
         items=(*weights, *pool_items, *other, *_host_items(setting, pool)),
         tokens=pool.tokens,
@@ -77,9 +87,10 @@ def serve(run: Run) -> ServerMemory:
         needs_bytes=_needs(setting, loaded, other) + sum(size for _, size, _ in outside),
         sequence_bytes=lambda context: _sequence_bytes(pool, pool_bytes, context),
         outside=outside,
-        problem=start_problem(setting, pool, start),
+        problem=start_problem(setting, pool, start) or loading_problem(run, host, beside),
+        host=host,
         command=command(setting),
-        notes=tuple(_notes(setting, pool)),
+        notes=(*_notes(setting, pool), *loading_notes(run, host, beside)),
         chosen=left_open(
             run.options,
             gpu_memory_utilization=setting.fraction,
@@ -88,6 +99,16 @@ def serve(run: Run) -> ServerMemory:
             cuda_graph_max_bs=setting.largest_graph,
         ),
     )
+
+
+def _host(setting: SglangOptions, loaded: int) -> ServerHost:
+    """The checkpoint's pages; fp8 is made of a model that is whole in 16 bits on the GPU."""
+    run, whole = setting.run, 0
+    if quantizes(run):
+        plain = replace(run, options={**run.options, "quantization": "none"})
+        whole = sum(size for _, size in weight_items(plain, setting.shard, rounded=False))
+    ranks = int(run.mesh.tp * run.mesh.pp)
+    return ServerHost(file_bytes=checkpoint_bytes(run, [loaded] * ranks), whole_bytes=whole)
 
 
 def _gpu_bytes(items: tuple[ServerItem, ...]) -> int:
@@ -163,8 +184,12 @@ def _host_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem
     if size:
         formula = f"{size:,} of cpu_offload_gb"
         yield ServerItem(WEIGHTS, "offloaded parameters", size, OFFLOAD, formula, place=CPU)
-    if ratio:
+    fixed = int(setting.run.options["hicache_size"] or 0)
+    if fixed:
+        formula, size = f"{fixed} GB × 1,000,000,000", fixed * 10**9
+    elif ratio:
         formula, size = f"floor({ratio:g} × {pool.bytes:,} of the pool)", int(ratio * pool.bytes)
+    if fixed or ratio:
         yield ServerItem(POOL, "cache on the host", size, HICACHE, formula, place=CPU)
 
 

@@ -28,7 +28,7 @@ OPTIONS = server_options(
     """
     gpu_memory_utilization max_num_seqs max_total_tokens chunked_prefill_size cuda_graph_max_bs
     cuda_graph_bs attention_backend page_size max_loras max_lora_rank speculative_method
-    speculative_model num_speculative_tokens cpu_offload_gb hicache_ratio
+    speculative_model num_speculative_tokens cpu_offload_gb hicache_ratio hicache_size
     """,
     engine_version=version_text(NEWEST),
     pipeline_parallel_size=1,

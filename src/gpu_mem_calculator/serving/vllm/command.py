@@ -14,7 +14,7 @@ VALUES = """
     max_seq_len tensor_parallel_size pipeline_parallel_size data_parallel_size
     decode_context_parallel_size gpu_memory_utilization max_num_batched_tokens max_num_seqs
     block_size max_lora_rank max_loras max_cudagraph_capture_size kv_cache_memory_bytes
-    cpu_offload_gb swap_space
+    cpu_offload_gb swap_space kv_offloading_size
 """
 NAMES = {"max_seq_len": "max_model_len"}  # where vLLM has another word
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -50,6 +50,8 @@ def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
         yield "--enable-expert-parallel"
     if options["enforce_eager"]:
         yield "--enforce-eager"
+    if options["enable_sleep_mode"]:
+        yield "--enable-sleep-mode"
     if options["max_lora_rank"] is not None:
         yield "--enable-lora"
     for key in ("enable_prefix_caching", "enable_chunked_prefill"):

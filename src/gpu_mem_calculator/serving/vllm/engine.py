@@ -9,18 +9,27 @@ newest one modelled is treated as that one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from msgspec.structs import replace
 
 from ...ledger.ledger import CPU
 from ...ledger.remember import remembered
 from ...ledger.source import code
-from ...ledger.units import GIB
+from ...ledger.units import GIB, MIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import POOL, ServerItem, ServerMemory, left_open, server_options
+from ...run.served import POOL, WEIGHTS, ServerItem, ServerMemory, left_open, server_options
+from ...run.server_host import (
+    ServerHost,
+    checkpoint_bytes,
+    loading_notes,
+    loading_problem,
+    quantizes,
+)
 from ...run.weights.rank_weights import run_format
 from ...run.weights.recipes import RECIPES
+from ...run.weights.shards import ServerShard
 from . import cache, speculative, versions
 from .activations import L2_MIB
 from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
@@ -33,16 +42,25 @@ from .non_torch import KERNELS_GIB, uncounted_parts
 from .row import ROW
 from .sampler import PROCESSORS
 from .shards import stage_layers
+from .versions import Version, version
+from .weights import rank_weights
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 PEAKS = {"feed-forward": "the MLP"}  # the field's word
 SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
+OFFLOAD_SOURCE = code("vllm 0.20.0 config/vllm.py: kv_offloading_size, shared by the ranks")
+# 0.20.0 distributed/device_communicators/shm_broadcast.py, config/multimodal.py; 0.12.0 and 0.13.0
+# model_executor/layers/quantization/fp8.py; device_allocator/cumem.py sleep.
+CHUNKS, CHUNK_BYTES = 10, 16 * MIB  # of a queue in /dev/shm to the workers
+IMAGE_CACHE = 4 * GIB  # mm_processor_cache_gb of the API server and of each engine
+CACHES_IMAGES: Version = (0, 10, 1)
+LAYER_BY_LAYER: Version = (0, 13, 0)  # a layer is quantized when it is loaded, before all of them
 OPTIONS = server_options(
     """
     engine_generation gpu_memory_utilization max_num_batched_tokens max_num_seqs max_lora_rank
     speculative_method speculative_model num_speculative_tokens block_size enable_prefix_caching
     enable_chunked_prefill max_cudagraph_capture_size cudagraph_capture_sizes cudagraph_mode
-    limit_mm_per_prompt kv_cache_memory_bytes swap_space use_flashinfer_sampler
+    limit_mm_per_prompt kv_cache_memory_bytes swap_space use_flashinfer_sampler kv_offloading_size
     """,
     engine_version=versions.NEWEST,
     pipeline_parallel_size=1,
@@ -54,6 +72,7 @@ OPTIONS = server_options(
     language_model_only=False,
     mm_encoder_tp_mode="weights",
     cpu_offload_gb=0,
+    enable_sleep_mode=False,
 )
 
 
@@ -69,19 +88,64 @@ def serve(run: Run) -> ServerMemory:
     if not pool.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for
         rank = replace(rank, pool_bytes=0)
     length = int(resolved.options["max_seq_len"])
+    outside = uncounted_parts(resolved, rank.shard)
+    host = server_host(resolved, rank.shard, loaded_bytes(rank))
+    beside = sum(size for _, size, _ in outside)
     return ServerMemory(
-        items=(*rank.items, *_pool_item(rank, pool), *_host_items(resolved)),
+        items=(*rank.items, *_pool_item(rank, pool), *host_items(resolved)),
         tokens=pool.tokens,
         token_bytes=pool.token_bytes,
         max_seq_len=length,
         most_sequences=int(resolved.options["max_num_seqs"]),
         sequence_bytes=pool.sequence_bytes,
         needs_bytes=needs_bytes(resolved, rank, pool),
-        outside=uncounted_parts(resolved, rank.shard),
-        problem=start_problem(resolved, rank, pool.problem),
+        outside=outside,
+        problem=start_problem(resolved, rank, pool.problem)
+        or loading_problem(resolved, host, beside),
+        host=host,
         command=command(run, OPTIONS),
-        notes=tuple(_notes(resolved, rank)),
+        notes=(*_notes(resolved, rank), *loading_notes(resolved, host, beside)),
         chosen=left_open(run.options, **resolved.options),
+    )
+
+
+def loaded_bytes(rank: RankBudget) -> int:
+    """Bytes of weights on the GPU when they are loaded."""
+    return sum(one.bytes for one in rank.items if one.figure == WEIGHTS and one.place != CPU)
+
+
+def host_items(run: Run) -> Iterator[ServerItem]:
+    """Caches in host RAM, of each rank."""
+    swap = run.options["swap_space"]
+    swap_bytes = int(swap * GIB)
+    if swap_bytes:
+        text = f"floor({swap:g} GiB × {GIB:,})"
+        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, text, place=CPU)
+    size = run.options["kv_offloading_size"]
+    if size:
+        ranks = int(run.mesh.tp * run.mesh.pp)
+        text = f"ceil({size:g} GiB × {GIB:,} / {ranks} ranks)"
+        each = ceil(size * GIB / ranks)
+        yield ServerItem(POOL, "offloaded cache", each, OFFLOAD_SOURCE, text, place=CPU)
+
+
+def server_host(run: Run, shard: ServerShard, weights: int) -> ServerHost:
+    """What one rank and its node take; `weights`: bytes on its GPU when they are loaded."""
+    options, ranks = run.options, int(run.mesh.tp * run.mesh.pp)
+    whole = 0
+    if quantizes(run) and version(run) < LAYER_BY_LAYER:
+        plain = replace(run, options={**options, "quantization": "none"})
+        whole = sum(size for _, size in rank_weights(plain, shard))
+    sees = bool(run.arch.tower) and not options["language_model_only"]
+    cached = version(run) >= CACHES_IMAGES and sees
+    shared = CHUNKS * CHUNK_BYTES if ranks > 1 else 0
+    return ServerHost(
+        file_bytes=checkpoint_bytes(run, [weights] * ranks),
+        first_bytes=shared,
+        shared_bytes=shared,
+        filled_bytes=IMAGE_CACHE * (1 + int(run.mesh.dp)) if cached else 0,
+        whole_bytes=whole,
+        asleep_bytes=weights if options["enable_sleep_mode"] else None,
     )
 
 
@@ -101,14 +165,6 @@ def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
     name = pool.items[0][0] if pool.items else "keys and values"
     formula = rank.pool_formula if pool.block_bytes else ""
     yield ServerItem(POOL, name, pool_bytes, POOL_SOURCE, formula, parts)
-
-
-def _host_items(run: Run) -> Iterator[ServerItem]:
-    swap = run.options["swap_space"]
-    swap_bytes = int(swap * GIB)
-    if swap_bytes:
-        text = f"floor({swap:g} GiB × {GIB:,})"
-        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, text, place=CPU)
 
 
 def _notes(run: Run, rank: RankBudget) -> Iterator[str]:

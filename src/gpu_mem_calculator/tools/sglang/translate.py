@@ -111,6 +111,8 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
         ratio = given.get("hicache_ratio")
         ratio = HICACHE_RATIO if ratio is None else ratio
         section["hicache_ratio"] = real_number("hicache_ratio", ratio)
+        if given.get("hicache_size"):
+            section["hicache_size"] = whole_number("hicache_size", given["hicache_size"])
     section.setdefault("tensor_parallel_size", 1)
     return section
 

@@ -36,7 +36,10 @@ WITHOUT_MODEL = ("ngram", "mtp")
 # Parts of a draft's name, in this order, and the method that follows.
 BY_NAME = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 # Options whose key has the same meaning, and the units that they take.
-COUNTS, SHARES = tuple(TABLES["counts"]), ("gpu_memory_utilization", "cpu_offload_gb")
+COUNTS, SHARES = (
+    tuple(TABLES["counts"]),
+    ("gpu_memory_utilization", "cpu_offload_gb", "kv_offloading_size"),
+)
 SIZES, FLAGS = ({name: name for name in TABLES[kind]} for kind in ("sizes", "flags"))
 CACHES: dict[str, str] = TABLES["caches"]  # "auto" is the model's own
 # Formats that vLLM quantizes to while it loads, and AWQ, as a run file names them; empty where they
