@@ -251,7 +251,7 @@ def lengths(rng: Random, number: int) -> Row:
     drawn_lengths, source = sample(rng, count)
     data: Row = {"lengths": drawn_lengths, "drawn_from": source, "padding": "longest"}
     if number % 5 == 0:
-        data["padding"] = "free"
+        data["padding"] = "padding_free"
         data["collator"] = "DataCollatorWithFlattening"
     elif number % 6 == 1:
         program["tool"] = "trl.SFTTrainer"

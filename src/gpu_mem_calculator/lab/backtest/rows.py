@@ -15,7 +15,7 @@ from ...runfile.text.files import MOST_RUNS_BYTES, read_text
 from ...tools.translation.arguments import tables
 from ..jobs.megatron_defaults import with_measured_defaults
 from ..jobs.phases import in_step
-from .life import host_phases
+from .life import TRAINED, host_phases
 
 ROWS = tables(__file__)
 METRICS: dict[str, str] = ROWS["metrics"]  # each that is scored, and its key in `measured`
@@ -125,6 +125,9 @@ def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[MeasuredRun]:
 
 def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     measured = {k: v for k, v in data["measured"].items() if v is not None}
+    if measured.get(STEPS):  # each begins its peaks anew, so the phase has what followed the last
+        phases = {k: v for k, v in (data.get("phases") or {}).items() if k != TRAINED}
+        data = {**data, "phases": phases}
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
     on_host = host_phases(data)
     if on_host:

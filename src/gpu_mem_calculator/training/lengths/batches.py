@@ -170,9 +170,9 @@ class DrawnBatches(Struct, frozen=True, kw_only=True, dict=True):
         return next(number for number, step in numbered if self.longest in step)
 
 
-def size(shape: BatchShape) -> tuple[int, int]:
-    """What batches are compared by: tokens, and those of a sequence."""
-    return shape.total, shape.tokens
+def size(shape: BatchShape) -> tuple[int, int, bool]:
+    """What batches are compared by: tokens, those of a sequence, and whether it has a mask."""
+    return shape.total, shape.tokens, shape.padded
 
 
 def draw_batches(
