@@ -10,6 +10,7 @@ from gpu_mem_calculator.estimates.life import FIRST, STEADY, PhaseMemory, node_m
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.phases import (
     EVALUATION,
+    GENERATING,
     LOADING,
     MERGING,
     RESUMING,
@@ -17,6 +18,7 @@ from gpu_mem_calculator.run.phases import (
     SAVING_OPTIMIZER,
     STARTUP,
 )
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 LOADS = PhaseMemory(name=LOADING, gpu_bytes=0, host_bytes=100 * GIB, process_bytes=0, file_bytes=9)
 OFFLOADS = {
@@ -95,3 +97,32 @@ def test_adapters_are_merged_one_projection_after_the_other() -> None:
     run = {"model": {"name": "llama3.2-1b"}, "training": {"lora": lora}}
     phases = {one.name: one for one in estimate(run).phases}
     assert phases[MERGING].gpu_bytes - phases[SAVING].gpu_bytes == 2 * 4 * 2048 * 2048
+
+
+def test_a_program_generates_beside_its_states() -> None:
+    """A cache of a longer answer is larger; without one each pass is over the whole sequence."""
+
+    def generated(**keys: object) -> int:
+        run = {"model": {"name": "llama3.2-1b"}, "training": {"generates": keys}}
+        found = estimate({**run, "hardware": {"gpu": "h200"}})
+        phases = {one.name: one for one in found.phases}
+        assert phases[GENERATING].gpu_bytes > phases[RESUMING].gpu_bytes
+        return phases[GENERATING].gpu_bytes
+
+    short = generated(batch_size=4, prompt=64, new_tokens=2000)
+    assert generated(batch_size=4, prompt=64, new_tokens=4000) - short > 200 * 2**20
+    assert generated(batch_size=4, prompt=64, new_tokens=2000, use_cache=False) != short
+
+
+def test_a_generation_is_refused_where_it_is_not_modelled() -> None:
+    """With sharded weights; a program has a limit instead."""
+    run = {"model": {"name": "llama3.2-1b"}, "hardware": {"gpu": "h200", "num_gpus": 8}}
+    with pytest.raises(InputError, match="generates is not modelled with engine 'fsdp'"):
+        estimate({**run, "training": {"generates": {}}, "engine": {"type": "fsdp"}})
+    program = {
+        "tool": "transformers.Trainer",
+        "args": {"fsdp": "full_shard"},
+        "data": {"seq_len": 512, "generates": {"prompt": 64}},
+    }
+    keys = [one.key for one in estimate({**run, "program": program}).limits]
+    assert "program.data.generates" in keys

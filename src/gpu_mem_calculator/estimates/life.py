@@ -21,6 +21,7 @@ from ..run.phases import (
     CAPTURE,
     DECODE,
     EVALUATION,
+    GENERATING,
     LOADING,
     MERGING,
     PREFILL,
@@ -35,6 +36,7 @@ from ..run.phases import (
 )
 from ..training.engines import engine_row
 from ..training.step.between_steps import resting
+from ..training.step.stream import BETWEEN as MARKS
 from .fit_verdict import FITS, SHORT, UNSURE
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ TITLES = {
     FIRST: FIRST,
     STEADY: STEADY,
     EVALUATION: "evaluation",
+    GENERATING: "generation",
     SAVING: "saving",
     RESUMING: "resuming",
     MERGING: "merging",
@@ -71,6 +74,7 @@ WHEN = {
     FIRST: "in the first step",
     STEADY: "in each step",
     EVALUATION: "in the evaluation",
+    GENERATING: "while it generates",
     SAVING: "while it is saved",
     RESUMING: "while it is resumed",
     MERGING: "while adapters are merged",
@@ -81,7 +85,6 @@ WHEN = {
     SERVING: "while it serves",
     ASLEEP: "while it sleeps",
 }
-MARKS = {EVALUATION: "eval", SAVING: "save"}  # what runs between steps, and its marks in a replay
 
 
 class PhaseMemory(Struct, frozen=True, kw_only=True):
@@ -201,11 +204,19 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
         from ..training.life.loading import package_bytes
 
         libraries += package_bytes(resolved.run)
+
+    def after_generation(name: str) -> int:
+        """What generate imports, from its phase on."""
+        from ..training.life.loading import GENERATION_BYTES
+
+        before = (STARTUP, FIRST, STEADY, EVALUATION)
+        return GENERATION_BYTES if resolved.run.generates and name not in before else 0
+
     every = {i.phase for i in figures.ledgers[figures.busiest].instants if i.present}
     steps = every - {STARTUP, *MARKS}
 
     def memory(name: str, gpu: int, phases: set[str], evicted: int = 0) -> PhaseMemory:
-        ledgers, each = figures.ledgers, libraries + evicted
+        ledgers, each = figures.ledgers, libraries + evicted + after_generation(name)
         host = ledgers.host_bytes(ranks, phases) + ranks * each
         alone = ledgers.host_bytes(1, phases) + each
         return PhaseMemory(name=name, gpu_bytes=gpu, host_bytes=host, process_bytes=alone)
@@ -230,7 +241,7 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
         yield memory(phase, _beside(figures, phase), {phase})
     for found in _checkpoints(figures):
         if found.name not in every:
-            rest = libraries + _at_rest(figures)
+            rest = libraries + _at_rest(figures) + after_generation(found.name)
             each = 0 if found.name == RESUMING else rest
             yield _memory(found, ranks, each, asked=found.name in (SAVING, SAVING_OPTIMIZER))
 

@@ -21,6 +21,7 @@ from ..run.phases import (
     DECODE,
     EVALUATION,
     FORWARD,
+    GENERATING,
     GENERATION,
     OPTIMIZER,
     PREFILL,
@@ -58,6 +59,7 @@ PHASES = {
     "sync": "gradient synchronization",
     "opt": OPTIMIZER,
     "eval": EVALUATION,
+    "text": GENERATING,
     "save": SAVING,
 }
 
@@ -108,7 +110,18 @@ def failure(replayed: StageReplay, cap: int) -> OutOfMemory | None:
 
 
 # All phases but start-up.
-STEP = (GENERATION, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, SAVING, PREFILL, DECODE, SERVE)
+STEP = (
+    GENERATION,
+    FORWARD,
+    BACKWARD,
+    OPTIMIZER,
+    EVALUATION,
+    GENERATING,
+    SAVING,
+    PREFILL,
+    DECODE,
+    SERVE,
+)
 
 
 def memory_result(file: RunFile, figures: Figures) -> MemoryResult:

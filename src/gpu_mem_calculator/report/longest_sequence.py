@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..estimates.calculator import Estimate
 from ..estimates.result import MemoryResult
 from ..ledger.units import gib
-from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING
+from ..run.phases import BACKWARD, EVALUATION, FORWARD, GENERATING, GENERATION, OPTIMIZER, SAVING
 
 PHASES = {
     GENERATION: "generation",
@@ -15,6 +15,7 @@ PHASES = {
     BACKWARD: "backward pass",
     OPTIMIZER: "optimizer step",
     EVALUATION: "evaluation",
+    GENERATING: "generation between steps",
     SAVING: "saving of the model",
 }
 

@@ -1,4 +1,4 @@
-"""The evaluation between two steps of training, as transformers' Trainer runs it."""
+"""What a program runs between two steps of training: an evaluation, a generation."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     kept: int = 0
     last: Num = 0
     tokens: bool = False
+
+
+class Generates(Struct, frozen=True, kw_only=True):
+    """A program's own call of `generate`: prompts, and tokens of each and of its answer."""
+
+    batch: Num
+    prompt: Num
+    new_tokens: Num
+    use_cache: bool = True

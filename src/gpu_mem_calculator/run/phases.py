@@ -14,6 +14,7 @@ PREFILL, DECODE = "prefill", "decode"
 PROFILING, CAPTURE, SERVING, ASLEEP = "profiling", "capture", "serving", "asleep"
 GENERATION, EVALUATION, SAVING = "generation", "evaluation", "saving"
 SAVING_OPTIMIZER, SAVING_MERGED = "saving the optimizer", "saving merged"
+GENERATING = "generating"  # between two steps
 RESUMING, MERGING = "resuming", "merging"
 
 

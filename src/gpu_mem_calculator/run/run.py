@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..models.arch.adapters import Adapter
     from ..models.arch.arch import Arch
     from ..models.arch.blocks import Weight
-    from .evaluation import Evaluation
+    from .evaluation import Evaluation, Generates
     from .record import ModuleRecord
     from .rollout import Rollout
 
@@ -55,6 +55,7 @@ class Run(Struct, frozen=True, kw_only=True):
     embedding_states_32bit: bool = False  # where an optimizer's other states have 8 bits
     clipping: bool = True
     evaluation: Evaluation | None = None
+    generates: Generates | None = None
     saving: bool = False  # a whole state dict is saved between steps
     zero_grad: str = "after_step"  # or before_forward, before_backward: when gradients are freed
     recompute: str = NONE  # a policy of recompute.py

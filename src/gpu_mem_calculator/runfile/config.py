@@ -122,6 +122,15 @@ class SamplingConfig(Struct, kw_only=True, omit_defaults=True):
     drop_last: Flag = False
 
 
+class GeneratesConfig(Struct, kw_only=True, omit_defaults=True):
+    """A program's own call of `generate` between steps."""
+
+    batch_size: Count = 1
+    prompt: Count = 512
+    new_tokens: Count = 128
+    use_cache: Flag = True
+
+
 class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     """How it is trained."""
 
@@ -160,6 +169,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     liger: Flag | list[str] | None = None
     generation: GenerationConfig | None = None
     evaluation: EvaluationConfig | None = None
+    generates: GeneratesConfig | None = None
     saving: Literal["none", "full_state_dict"] | None = None
     compile: Compile | None = None
     lora: LoraConfig | None = None
@@ -181,6 +191,7 @@ INNER: Mapping[str, type[Struct]] = {
     "lora": LoraConfig,
     "generation": GenerationConfig,
     "evaluation": EvaluationConfig,
+    "generates": GeneratesConfig,
     "sampling": SamplingConfig,
 }
 
@@ -232,7 +243,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     wrap_embedding_and_head: Flag | None = None
     cpu_offload: Flag | None = None
     init_device: Literal["cpu", "cuda", "meta"] | None = None
-    init_dtype: Literal["bf16", "fp16"] | None = None
+    init_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     use_orig_params: Flag | None = None
     backward_prefetch: Literal["backward_pre", "backward_post", "none"] | None = None
     forward_prefetch: Flag | None = None

@@ -49,6 +49,8 @@ def problems(run: Run, engine: Engine, of_keys: Iterable[str] = ()) -> Iterator[
     yield from _reference_problems(run, engine)
     if run.rollout is not None:
         yield from _rollout_problems(run, engine)
+    if run.generates is not None:
+        yield from _generates_problems(run, engine)
     if run.evaluation is not None:
         yield from _evaluation_problems(run, engine)
     if run.compile:
@@ -242,6 +244,19 @@ def _evaluation_problems(run: Run, engine: Engine) -> Iterator[str]:
     }
     for name in (name for name, there in others.items() if there):
         yield f"{EVALUATION} is not modelled with {name}; leave one of them out"
+
+
+def _generates_problems(run: Run, engine: Engine) -> Iterator[str]:
+    """What is not modelled with a generation between steps."""
+    others = {
+        f"engine {engine.name!r}": not _replicates(engine),
+        "a model whose record is read": run.record is not None,
+        "training.compile": bool(run.compile),
+        GENERATION: run.rollout is not None,
+        "training.loss='reward'": LOSSES[run.loss].scores,
+    }
+    for name in (name for name, there in others.items() if there):
+        yield f"training.generates is not modelled with {name}; leave one of them out"
 
 
 def _compile_problems(run: Run, engine: Engine) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -20,6 +21,25 @@ def test_each_phase_is_as_measured(row: RowScore) -> None:
     assert {"loaded", "trained", "evaluated", "loaded.host", "saved_model.host"} <= set(row.phases)
     errors = [abs(one.error_pct or 0) for one in row.phases.values()]
     assert max(errors) < 3
+
+
+SEEN = backtest(read_rows(Path(__file__).parents[2] / "lives" / "lives_seen.jsonl"))
+HARD = 5.0, 20.0  # per cent: the worst on the GPU and on the host
+MEAN = 1.0, 8.0
+
+
+def test_seen_lives_are_as_measured() -> None:
+    """Each phase of 27 lives: of Trainer, LoRA, QLoRA, TRL, FSDP and DeepSpeed."""
+    errors: dict[str, list[float]] = {}
+    for row in SEEN.rows:
+        for name, one in row.phases.items():
+            errors.setdefault(name, []).append(abs(one.error_pct or 0))
+    assert not SEEN.refused
+    assert {"generated", "resumed", "merged", "gathered_model", "saved_merged.host"} <= set(errors)
+    for name, found in errors.items():
+        on_host = name.endswith(".host")
+        assert max(found) < HARD[on_host], name
+        assert fmean(found) < MEAN[on_host], name
 
 
 def test_none_is_refused() -> None:

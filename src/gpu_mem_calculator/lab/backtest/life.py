@@ -13,7 +13,7 @@ from ...ledger.units import MIB
 from ...run.cuda.libraries import HOST_NCCL_BYTES
 from ...run.phases import (
     EVALUATION,
-    GENERATION,
+    GENERATING,
     LOADING,
     MERGING,
     RESUMING,
@@ -32,7 +32,7 @@ PHASES = {
     "startup": (STARTUP,),
     TRAINED: (FIRST, STEADY),
     "evaluated": (EVALUATION,),
-    "generated": (GENERATION,),
+    "generated": (GENERATING,),
     GATHERED: (SAVING,),
     "saved_model": (SAVING,),
     "gathered_optimizer": (SAVING_OPTIMIZER,),
@@ -51,6 +51,7 @@ STATE_DICTS = (
     "state_dict_options",
     "stage3_gather_16bit_weights_on_model_save",
 )
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 RESHARDS = "reshard_after_forward"
 # Of a rank that no program starts: transformers' code is imported after the measurement began.
 LATE_IMPORTS = 285 * MIB
@@ -107,8 +108,9 @@ def _engine_run(config: Mapping[str, Any], life: Mapping[str, Any]) -> dict[str,
             "full_shard" if config["engine"][RESHARDS] else "shard_grad_op"
         )
         engine["init_device"] = "cpu"
-    if engine.get("zero_stage") == 3:
-        engine["zero_init"] = False
+    if "zero_stage" in engine:
+        engine["init_dtype"] = DTYPES[life["load"]["dtype"]]
+        engine |= {"zero_init": False} if engine["zero_stage"] == 3 else {}
     gathers = any(key in config["engine"] for key in STATE_DICTS)
     training = {**config["training"], **({"saving": "full_state_dict"} if gathers else {})}
     return {**config, "engine": engine, "training": training}

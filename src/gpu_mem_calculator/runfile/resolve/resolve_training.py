@@ -45,6 +45,7 @@ from .step_choices import (
     reference_kind,
     with_drawn,
     with_evaluation,
+    with_generates,
 )
 from .training_defaults import default_precision, sequence
 
@@ -203,6 +204,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
         rollout=rollout,
     )
     run = with_evaluation(run, file.training.evaluation)
+    run = with_generates(run, file.training.generates)
     run, outliers = with_outliers(run, file.training, model.config)
     run, open_lengths = with_drawn(chosen.complete(run), drawn)
     program = file.translation or Translation()
@@ -344,6 +346,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "documents": config.packed_documents or 1,
         "compile": compile_mode(config),
         "evaluation": None,  # made for the whole run
+        "generates": None,
     }
 
 

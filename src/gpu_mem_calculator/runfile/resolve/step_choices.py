@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ...run.evaluation import Evaluation
+from ...run.evaluation import Evaluation, Generates
 from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
 from ...run.run import BASE, COPY, PRECOMPUTED, Run
 from ...training.rules import COMPILED, EVALUATION
 from ...training.rules import GENERATION as PATH
-from ..config import EvaluationConfig, GenerationConfig, TrainingConfig
+from ..config import EvaluationConfig, GeneratesConfig, GenerationConfig, TrainingConfig
 from ..read import given_keys
 from ..text.errors import InputError
 
@@ -63,6 +63,19 @@ def trained_tokens(config: TrainingConfig) -> int | None:
     return given.prompt + given.new_tokens
 
 
+def with_generates(run: Run, given: GeneratesConfig | None) -> Run:
+    """The run with a program's own generation between steps."""
+    if given is None:
+        return run
+    found = Generates(
+        batch=given.batch_size,
+        prompt=given.prompt,
+        new_tokens=given.new_tokens,
+        use_cache=given.use_cache,
+    )
+    return replace(run, generates=found)
+
+
 def with_evaluation(run: Run, given: EvaluationConfig | None) -> Run:
     """The run with its evaluation, whose sequences are as long as the run's unless given."""
     if given is None:
@@ -101,11 +114,13 @@ def compile_mode(config: TrainingConfig) -> str:
 def step_key_problems(run: Run, config: TrainingConfig) -> Iterator[str]:
     """A sentence for each key without effect, and where a model has no cache to generate with."""
     generation, evaluation = config.generation, config.evaluation
-    if generation is not None:
+    if generation is not None or config.generates is not None:
         from ...serving.transformers.row import ROW
 
+        where = PATH if generation is not None else "training.generates"
         if run.record is not None or run.arch.family in ROW.no_code:
-            yield f"{PATH}: {run.arch.family} has no KV cache that is modelled; leave it out"
+            yield f"{where}: {run.arch.family} has no KV cache that is modelled; leave it out"
+    if generation is not None:
         default, engine = GenerationConfig(), generation.engine
         for key, value in given_keys(generation).items():
             if key not in OWN_KEYS[engine] and value != getattr(default, key):

@@ -86,6 +86,7 @@ UNREAD: dict[str, Any] = {
     "embedding_states_32bit": False,
     "clipping": True,
     "evaluation": None,
+    "generates": None,
     "saving": False,
     "zero_grad": "after_step",
     "recompute_quarters": 4,

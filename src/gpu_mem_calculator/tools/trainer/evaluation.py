@@ -26,6 +26,8 @@ def add_evaluation(program: Program, values: Values, setup: Setup, result: Trans
     """Add the evaluation. Where it is not modelled, it is a limit but where it is smaller than a
     step: without kept logits, and with no more sequences in a batch.
     """
+    if wanted := program.data.get("generates"):
+        _add_generates(program, dict(wanted), result)
     asked = str(values["eval_strategy"]) != "no" or values["eval_on_start"] or values["do_eval"]
     if not asked and not program.data.get("evaluates"):
         return
@@ -45,6 +47,18 @@ def add_evaluation(program: Program, values: Values, setup: Setup, result: Trans
         result.limits.append(_limit(program, batch, trained, metrics=metrics))
     else:
         result.assumed.append("an evaluation needs less than a step: it saves no activations")
+
+
+def _add_generates(program: Program, wanted: Section, result: Translation) -> None:
+    """Add the program's own generation; under sharding each rank gathers weights, which is not
+    modelled.
+    """
+    if result.engine.get("type") == "pytorch_ddp" and program.tool not in ONLINE:
+        result.training["generates"] = wanted
+        return
+    why = "a generation with sharded weights is not modelled; at most it gathers them all"
+    key = "program.data.generates"
+    result.limits.append(Limit(key=key, why=why, could="more", adds="2*weights+activations"))
 
 
 def _limit(program: Program, batch: int, trained: int, *, metrics: bool) -> Limit:

@@ -39,7 +39,8 @@ GATHERED = code(
 )
 PARTITIONS = code(
     "deepspeed 0.19.8 runtime/engine.py _save_zero_checkpoint: torch.save of each rank's flat "
-    "tensors; a consolidated state dict is in a cycle with its closure until Python collects it"
+    "tensors, of which weights below stage 3 are one; a consolidated state dict is in a cycle with "
+    "its closure until Python collects it"
 )
 TENSORS = code("torch 2.11 serialization.py _save: each storage to the host, and written")
 MERGED = code(
@@ -89,7 +90,8 @@ def saving_optimizer(
     run: Run, row: EngineRow, precision: Precision, ledger: Ledger
 ) -> LifePhase | None:
     """Saving the optimizer's states, one tensor on the host after the other. FSDP gathers them all
-    on rank 0 where it gathers the model; None where the engine saves shards.
+    on rank 0 where it gathers the model; None where the engine saves shards. Of adapters, whose
+    tensors are small, malloc keeps what was saved before.
     """
     rest = resting_bytes(ledger)
     if row.ranks == SHARD_UNITS and run.saving:
@@ -101,15 +103,20 @@ def saving_optimizer(
         )
     if row.ranks == ZERO and int(run.mesh.pp) == 1:
         own = 0 if run.options.get("offload_optimizer", "none") != "none" else _partition(run)
-        kept = int(sized(run.arch.num_parameters, 16)) if run.saving else 0
-        source, own = str(PARTITIONS), int(own)
+        kept = run.saving or (run.options["zero_stage"] < 3 and run.adapter is None)
+        whole = int(sized(run.arch.num_parameters, 16)) if kept else 0
         return LifePhase(
-            name=SAVING_OPTIMIZER, gpu_bytes=rest, rank_bytes=own, first_bytes=kept, source=source
+            name=SAVING_OPTIMIZER,
+            gpu_bytes=rest,
+            rank_bytes=int(own),
+            first_bytes=max(whole - int(own), 0),
+            source=str(PARTITIONS),
         )
     if row.ranks != REPLICATE:
         return None
     largest, bits = int(largest_trained(run)), trained_bits(run, precision)
-    most = max(map(int, tensor_states(OPTIMIZERS[run.optimizer], largest, bits)), default=0)
+    kept = int(saved_bytes(run, precision)) if run.adapter is not None else 0
+    most = max([kept, *map(int, tensor_states(OPTIMIZERS[run.optimizer], largest, bits))])
     source = str(TENSORS)
     return LifePhase(name=SAVING_OPTIMIZER, gpu_bytes=rest, first_bytes=most, source=source)
 
@@ -143,6 +150,8 @@ def merging(run: Run, precision: Precision, ledger: Ledger) -> Iterator[LifePhas
     layers, targets = (layer for layer, _, _ in run.arch.runs), run.adapter.targets
     largest = max(int(one.numel) for layer in layers for one in adapted_linears(layer, targets))
     delta, rest = int(sized(largest, run.adapter.bits)), resting_bytes(ledger)
-    yield LifePhase(name=MERGING, gpu_bytes=rest + 2 * delta, source=str(MERGED))
+    kept = int(saved_bytes(run, precision))
+    gpu, source = rest + 2 * delta, str(MERGED)
+    yield LifePhase(name=MERGING, gpu_bytes=gpu, first_bytes=kept, source=source)
     whole = int(smaller(base_bytes(run, precision), sized(FILE_BYTES, 8)))
-    yield LifePhase(name=SAVING_MERGED, gpu_bytes=rest, first_bytes=whole, source=str(SAVED))
+    yield LifePhase(name=SAVING_MERGED, gpu_bytes=rest, first_bytes=whole + kept, source=str(SAVED))

@@ -50,13 +50,14 @@ def loading(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
 def starting(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
     """What each process holds of the model until it is on the GPU, beside what an engine makes."""
     cast = cast_bytes(run, row, precision)
+    each = 0 if row.ranks == SHARD_UNITS else cast  # FSDP's ledger has it
     own = MAKING_BYTES if run.adapter is not None else 0
     if own and on_host(run, row):
         own = int(sized(trained_total(run), trained_bits(run, precision)))
     return LifePhase(
         name=STARTUP,
         gpu_bytes=0,
-        rank_bytes=begun_bytes(run) + TRAINER_BYTES + own + (cast if row.ranks == REPLICATE else 0),
+        rank_bytes=begun_bytes(run) + TRAINER_BYTES + own + each,
         file_bytes=stored_bytes(run) if on_host(run, row) and not cast else 0,
         apart=row.ranks == ZERO,  # the model is moved before it is cast and sharded
         source=str(SOURCE),
@@ -67,6 +68,9 @@ def stored_bytes(run: Run) -> int:
     """Bytes of the checkpoint's weights."""
     elements = sum((weight.numel for weight in run.arch.weights()), EMPTY)
     return int(sized(elements, run.stored_bits))
+
+
+BITS = {"fp32": 32, "bf16": 16, "fp16": 16}
 
 
 def on_host(run: Run, row: EngineRow) -> bool:
@@ -85,13 +89,12 @@ def on_host(run: Run, row: EngineRow) -> bool:
 
 def cast_bytes(run: Run, row: EngineRow, precision: Precision) -> int:
     """Bytes of a rank's own copy of the model on the host; 0 where it is pages of files. DeepSpeed
-    casts on the GPU what was loaded as it is stored.
+    casts on the GPU what was loaded, by default as it is stored.
     """
-    if row.ranks == ZERO:
-        return 0
+    given = BITS.get(run.options.get("init_dtype") or "", 0)
     sharded = row.ranks == SHARD_UNITS
-    made = 16 if run.options.get("init_dtype") else precision.weights
-    made = stored_width(run) if sharded and not run.options.get("init_dtype") else made
+    usual = run.stored_bits if row.ranks == ZERO else precision.weights
+    made = given or (stored_width(run) if sharded else usual)
     if not on_host(run, row) or made == run.stored_bits:
         return 0
     return stored_bytes(run) * made // run.stored_bits
@@ -115,7 +118,7 @@ def _narrow(run: Run) -> bool:
 
 def package_bytes(run: Run) -> int:
     """Bytes of packages beside transformers and the engine, in a process that trains."""
-    of_trl = LOSSES[run.loss].package == "trl"
+    of_trl = LOSSES[run.loss].per_token
     return TRL_BYTES if of_trl else ADAPTERS_BYTES if run.adapter else 0
 
 

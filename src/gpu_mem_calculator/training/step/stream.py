@@ -21,7 +21,16 @@ from msgspec.structs import replace
 from ...ledger.ledger import LATER, MIDDLE, Ledger
 from ...ledger.remember import remembered
 from ...pytorch.replay.stream import AllocationStream
-from ...run.phases import BACKWARD, EVALUATION, FORWARD, GENERATION, OPTIMIZER, SAVING, STARTUP
+from ...run.phases import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    GENERATING,
+    GENERATION,
+    OPTIMIZER,
+    SAVING,
+    STARTUP,
+)
 from .cycles import shifted, visit_all
 from .refill import Equal, Repeated, WrittenStream
 from .stream_phases import Phase
@@ -29,6 +38,7 @@ from .stream_writer import StreamWriter
 
 # A stream of fewer steps has no two that are alike: the first one allocates optimizer states.
 LEAST = 3
+BETWEEN = {EVALUATION: "eval", GENERATING: "text", SAVING: "save"}  # two steps, and their marks
 STEPS = 3  # from the second on optimizer states exist; the third reuses the second's memory
 STARTUP_MARK = "startup"
 KEPT = 2  # streams of runs that are alike: short and long sequences often have other events
@@ -105,8 +115,10 @@ def _write_phase(writer: StreamWriter, phases: list[Phase], number: int, zeroed_
     writer.first = writer.first and phase.kind != OPTIMIZER
     zeroes = phase.kind == zeroed_after and phase.micro_batch == 0
     writer.leave(following, gradients=not zeroes)
-    between = number + 1 < len(phases) and phases[number + 1].kind in (EVALUATION, SAVING)
+    between = number + 1 < len(phases) and phases[number + 1].kind in BETWEEN
     if zeroes and between:
+        if not writer.gradients_wait:
+            writer.leave(following, gradients=True)
         writer.zero_grad()
     writer.mark(phase)
     if zeroes and not between:
@@ -127,10 +139,8 @@ def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     before = list(_names(ledger, GENERATION))
     first = [Phase("gen", before, GENERATION)] if before else []
     end = Phase("opt", list(_names(ledger, OPTIMIZER)), OPTIMIZER)
-    after = list(_names(ledger, EVALUATION))
-    last = [Phase("eval", after, EVALUATION)] if after else []
-    saved = list(_names(ledger, SAVING))
-    last += [Phase("save", saved, SAVING)] if saved else []
+    after = ((kind, word, list(_names(ledger, kind))) for kind, word in BETWEEN.items())
+    last = [Phase(word, names, kind) for kind, word, names in after if names]
     for step in range(steps):
         for phase in (*first, *each, end, *last):
             yield replace(phase, title=f"s{step}.{phase.title}")

@@ -33,10 +33,12 @@ class StreamWriter(EntryWriter):
     """Writes the stream: at each instant its entries, then the events of its block.
 
     Engines that allocate in another way override its methods. `refills`: it notes the origin of
-    each size that a run's tokens decide.
+    each size that a run's tokens decide. `gradients_wait`: they are freed after what follows a step
+    has begun.
     """
 
     refills = True
+    gradients_wait = False
 
     @cached_property
     def changes(self) -> dict[tuple[str, str], int]:

@@ -69,4 +69,8 @@ def ledger(run: Run) -> Ledger:
         from ...step.evaluation import with_evaluation
 
         whole_step = with_evaluation(run, setting, whole_step, ledger)
+    if run.generates is not None:
+        from ...generation.between_steps import with_generating
+
+        whole_step = with_generating(run, setting, whole_step)
     return with_saving(run, whole_step, EMPTY, file_bytes(run, precision), SAVED)

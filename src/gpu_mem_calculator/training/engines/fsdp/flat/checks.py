@@ -35,8 +35,9 @@ def problems(run: Run) -> Iterator[str]:
         not run.precision.endswith("_mixed")
         or option(run, "cpu_offload")
         or option(run, "init_device") not in (None, "cpu")
+        or option(run, "init_dtype") == "fp32"
     ):
-        why = "is modelled for mixed precision, from init_device cpu and without cpu_offload"
+        why = "is 16-bit, for mixed precision, from init_device cpu and without cpu_offload"
         yield f"engine.init_dtype={option(run, 'init_dtype')!r} {why}; leave it out"
     yield from _adapter_problems(run)
 

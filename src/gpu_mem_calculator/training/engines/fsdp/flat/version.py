@@ -284,7 +284,11 @@ class FlatStreamWriter(StreamWriter):
     """Writes what any writer does, and which blocks are kept after their free.
 
     `limited`: `limit_all_gathers` is on; without it the host waits at the end of each phase only.
+    Sharded gradients are freed by the next gather (torch 2.13 distributed/fsdp/_flat_param.py
+    _reset_flat_param_grad_info_if_needed).
     """
+
+    gradients_wait = True
 
     def __init__(self, ledger: Ledger, *, limited: bool) -> None:
         super().__init__(ledger)
