@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ....catalog.cards import find_card
 from ....ledger.units import GIB
 from ....run.run import DEFAULT_OPTIMIZER
+from ....runfile.resolve.hardware import UNIFIED
 from ....runfile.text.errors import InputError
 from ....training.optimizers import OPTIMIZERS
 from ..answers.plans import SmallestChange
@@ -32,6 +34,9 @@ def smallest_changes(question: PlanQuestion, found: Found) -> list[SmallestChang
                 saves = 0 if on_cards else least - smaller.total_bytes
                 changes.append(SmallestChange(change=change, saves_bytes=saves))
                 break
+    card = find_card(question.hardware.get("gpu") or "")
+    if on_cards and card is not None and card["kind"] == UNIFIED:
+        return changes  # more of what card and host share would be another machine
     has = {"hardware.node_memory_gb": -(-found.least_node_bytes // GIB)}
     needed: dict[str, Any] = has if on_cards else {"hardware.gpu_memory_bytes": least}
     return [*changes, SmallestChange(change=needed, saves_bytes=0)]
