@@ -37,6 +37,8 @@ TENSORS = {
     "MLP": {"activations", "activation_gradient"},
     "norm": {"activations", "activation_gradient"},
     "hidden states": {"activations", "activation_gradient"},
+    "activations": {"activations"},
+    "gradients of activations": {"activation_gradient"},
     "experts": {"activations"},
     "embedding": {"activations"},
     "LoRA's activations": {"activations", "activation_gradient"},
@@ -53,7 +55,7 @@ PHASES = {
     "generation": "generation",
 }
 SHARE = {"share_too_high", "server_share"}
-HOST = {"host_ram", "host_ram_maybe", "host_cache"}
+HOST = {"host_ram", "host_ram_maybe", "host_cache", "host_grows", "prompt_cache"}
 # By the labels' words for a cause: our causes that mean the same.
 CAUSES = {
     "whole_model_per_rank": {"weights", "start_up"},
@@ -65,7 +67,7 @@ CAUSES = {
     **dict.fromkeys(("host_copies_per_numa_node", "host_optimizer_offload"), HOST),
     "checkpoint_kept_on_gpu": {"resume"},
     "state_dict_gathered_on_gpu": {"saving"},
-    "merge_on_gpu": {"saving"},
+    "merge_on_gpu": {"saving", "merging"},
     "optimizer_foreach_temporary": {"optimizer_temporaries"},
     "optimizer_state": {"optimizer_states", "optimizer_start"},
     "activations_long_batch": {"longer_batch", "activations"},
@@ -124,11 +126,11 @@ def tensor_words(tensor: str) -> set[str]:
     return TENSORS.get(name) or set().union(*parts.values()) or {name}
 
 
-def score(name: str) -> dict[str, list[str]]:
+def score(cases: list[dict[str, Any]], name: str) -> dict[str, list[str]]:
     """By what was asked: the runs of a file in which it is not said as the truth has it."""
     truth = {row["id"]: row for row in rows(f"{name}_truth")}
     wrong: dict[str, list[str]] = {"phase": [], "tensor": [], "certain and wrong": []}
-    for row in rows(name):
+    for row in cases:
         want, cause = truth[row["id"]], diagnose(row["text"], row["config"]).cause
         found = (phase_word(cause), cause.tensor) if cause else ("", "")
         if found[0] != want["phase"]:
@@ -140,10 +142,10 @@ def score(name: str) -> dict[str, list[str]]:
     return wrong
 
 
-def public(name: str) -> dict[str, list[str]]:
+def public(cases: list[dict[str, Any]], name: str) -> dict[str, list[str]]:
     """The same of public cases: the cause, and the figures that were not read."""
     wrong: dict[str, list[str]] = {"cause": [], "figures": [], "certain and wrong": []}
-    for row in rows(name):
+    for row in cases:
         found = diagnose(row["text"], row["command"] or None)
         cause, want = found.cause, CAUSES.get(row["cause_word"], set())
         if cause is None or cause.id not in want:
@@ -188,21 +190,27 @@ def _is_number_read(text: str, unit: str, read: set[float]) -> bool:
     sized = unit[:1] in sizes and (unit[1:2] in ("b", "i", "") or unit.startswith("byte"))
     binary = plain * sizes[unit[0]] if sized else plain
     decimal = plain * 1000 ** "bkmgt".index(unit[0]) if sized else plain
-    return any(abs(one - want) <= 1 for one in read for want in (plain, binary, decimal))
+    billions = plain * 10**9 if unit == "b" else plain  # of parameters
+    wanted = (plain, binary, decimal, billions)
+    return any(abs(one - want) <= 1 for one in read for want in wanted)
 
 
 SETS = {"died": score, "died_2": score, "public_cases": public, "public_cases_2": public}
+HALVES = {"seen": 0, "unseen": 1}  # of the second sets: every second row may be read
 
 
 def main(names: Sequence[str]) -> int:
-    """Print the score of some files, or of all."""
+    """Print the score of some files, or of all; of the second sets the misses of the seen half."""
     for name in names or SETS:
-        cases = rows(name)
-        for what, wrong in SETS[name](name).items():
-            figures = what == "figures"
-            count = sum(len(row["figures"]) for row in cases) if figures else len(cases)
-            print(f"{name}, {what}: {len(wrong)} wrong of {count}")
-            print(*(f"  {one}" for one in wrong), sep="\n")
+        halves = HALVES if name.endswith("_2") else {"": None}
+        for half, first in halves.items():
+            cases = rows(name)[first::2] if half else rows(name)
+            for what, wrong in SETS[name](cases, name).items():
+                figures = what == "figures"
+                count = sum(len(row["figures"]) for row in cases) if figures else len(cases)
+                print(f"{name} {half}".strip() + f", {what}: {count - len(wrong)} right of {count}")
+                if half != "unseen":
+                    print(*(f"  {one}" for one in wrong), sep="\n")
     return 0
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from tests.advice.diagnosis import draw_died, draw_died_2
+from tests.advice.diagnosis.score import SETS, rows
 
 HERE = Path(__file__).parent
 
@@ -49,3 +50,24 @@ def test_the_words_are_explained(name: str) -> None:
 def test_a_run_file_goes_with_each(row: dict[str, Any]) -> None:
     """Its need can be estimated."""
     assert estimate(row["config"]).allocated_bytes > 0
+
+
+# Right of all, by file: a set may not fall below its count. `score.py` prints the misses.
+LEVELS = {
+    "died": {"phase": 48, "tensor": 48},
+    "died_2": {"phase": 60, "tensor": 60},
+    "public_cases": {"cause": 43, "figures": 271},
+    "public_cases_2": {"cause": 42, "figures": 348},
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_no_set_falls_below_its_level(name: str) -> None:
+    """Nor is any wrong cause called certain."""
+    cases = rows(name)
+    wrong = {what: len(found) for what, found in SETS[name](cases, name).items()}
+    figures = sum(len(row.get("figures", ())) for row in cases)
+    for what, level in LEVELS[name].items():
+        count = figures if what == "figures" else len(cases)
+        assert count - wrong[what] >= level, what
+    assert not wrong["certain and wrong"]

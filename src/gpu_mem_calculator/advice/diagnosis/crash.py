@@ -23,7 +23,9 @@ from .places import (
     GRAPHS,
     LOADING,
     OPTIMIZER_STEP,
+    SAVING,
     SERVING,
+    STARTING,
     TRIAL_RUN,
     Place,
     phase_of_words,
@@ -119,6 +121,13 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         words of the text.
         """
         found = place(self.stack or self._pasted)
+        if self.stack is not None and not (found.phase and found.tensor):
+            cut = place(self._pasted)  # a notebook leaves frames out
+            found = replace(
+                found, phase=found.phase or cut.phase, tensor=found.tensor or cut.tensor
+            )
+        if found.phase == STARTING and self._counts("step_done", self._at):
+            found = replace(found, phase=SAVING)  # a copy of a model that has been trained
         if found.phase in VAGUE and self._stage:
             return replace(found, phase=self._stage)
         words = "" if found.phase not in VAGUE else phase_of_words(self.prose)
@@ -167,9 +176,9 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def explained(self) -> list[Explained]:
         """The tensors of the run that are as large as what was asked for."""
-        if self.tried is None or self.estimate is None or self.estimate.serves:
+        if self.tried is None or self.estimate is None:
             return []
-        return explained(self.tried, self.estimate)
+        return explained(self.tried, self.estimate, self.place.phase)
 
     @cached_property
     def of_model(self) -> tuple[str, list[Explained]]:
@@ -207,12 +216,26 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     def step(self) -> int | None:
         """The step in which it died: the one after the last that was printed, else the second, as
         the first that has the optimizer's states, where it had them.
+
+        A bar is drawn once more when the program ends. Loops that print a step when it is done
+        count from 0 or from 1.
         """
-        end = self.death.line + REDRAWN if self.death is not None else None
-        lines = [one for one in self.log.of("step") if end is None or one.line <= end]
+        bars = self._counts("step", None if self._at is None else self._at + REDRAWN)
+        done = self._counts("step_done", self._at)
+        if done:
+            return done[-1] + (2 if done[0] == 0 else 1)
+        return bars[-1] + 1 if bars else SECOND if self._has_states else None
+
+    @property
+    def _at(self) -> int | None:
+        """The line of the death's message."""
+        return None if self.death is None else self.death.line
+
+    def _counts(self, what: str, last: int | None) -> list[int]:
+        """The steps that lines of a kind say, up to a line."""
+        lines = [one for one in self.log.of(what) if last is None or one.line <= last]
         figures = [one.figures["step"] for one in lines]
-        steps = [int(one.value) for one in figures if isinstance(one, Figure)]
-        return steps[-1] + 1 if steps else SECOND if self._has_states else None
+        return [int(one.value) for one in figures if isinstance(one, Figure)]
 
     @property
     def _has_states(self) -> bool:

@@ -20,7 +20,8 @@ from ...tools.rows import FOLDER
 from ...tools.writing.writers import WRITERS, OutputFormat, write_run
 
 YAML_KEY = ": "
-LISTED = re.compile(r" \(((?:[\w.:=-]+(?: [\w.:=-]+)?(?:, )?)+)\)")
+WORDS = r"[\w.:=-]+(?: [\w.:=-]+)?"
+LISTED = re.compile(rf" \(({WORDS}(?:, {WORDS})*)\)")
 OPTION = re.compile(r"--?[a-z][\w-]*|[A-Z]+(?:_[A-Z]+)+|num_\w+")
 LOCK, TABLE = ".lock.json", "arguments.toml"
 ADAPTER = "training.lora."  # settings that only tools which train adapters can say

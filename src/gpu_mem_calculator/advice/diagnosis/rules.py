@@ -28,7 +28,7 @@ from .places import (
     TRIAL_RUN,
 )
 from .sizes import Explained
-from .symptoms import FIRST_STEPS, FULL, refused, said, static, steps
+from .symptoms import FIRST_STEPS, FULL, host, of_model, refused, said, static, steps
 
 HELD = (
     0.5  # of a card in nvidia-smi's table, from which on a run that starts there finds too little
@@ -44,6 +44,9 @@ OF_WEIGHTS = {
     BACKWARD: "gradients",
     OPTIMIZER_STEP: "optimizer states",
 }
+WEIGHTS_ALONE = (LOADING, STARTING, SAVING)  # nothing of a step is there
+# What a phase allocates that is as large as no weight and no logits of the run.
+REST = {FORWARD: "activations", "generation": "activations", BACKWARD: "gradients of activations"}
 OUTSIDE = 2 * GIB  # bytes outside torch from which on they are not the server's alone
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 # What of llama.cpp's buffers failed, by the words of the lines that say it, the surest first.
@@ -64,6 +67,8 @@ def causes(crash: Crash) -> list[Cause]:
         first.setdefault(one.id, one)
     if len(first) > 1 and first.get(FULL) and first[FULL].certainty == POSSIBLE:
         del first[FULL]  # the others say why
+    if first.keys() <= {FULL}:
+        return [*of_model(crash), *first.values()]
     return list(first.values())
 
 
@@ -72,7 +77,8 @@ def _placed(cause: Cause, crash: Crash) -> Cause:
     if cause.tensor or crash.death is None or not cause.phase:
         return cause
     same, other = _matching(crash)
-    return replace(cause, tensor=_tensor(crash, same or other))
+    best = same or other
+    return replace(cause, tensor=_tensor(crash, best), formula=best.formula if best else "")
 
 
 def _printed(crash: Crash) -> Iterator[Cause]:
@@ -232,9 +238,12 @@ def _tensor(crash: Crash, best: Explained | None) -> str:
     phase allocates.
     """
     phase = crash.place.phase
-    if crash.place.tensor or best is None:
+    if crash.place.tensor:
         return crash.place.tensor
-    whole = best.of_weight or phase in (LOADING, STARTING, SAVING)  # nothing of a step is there
+    if best is None:
+        rest = REST if crash.estimate is not None and crash.tried else {}
+        return OF_WEIGHTS[phase] if phase in WEIGHTS_ALONE else rest.get(phase, "")
+    whole = best.of_weight or phase in WEIGHTS_ALONE
     return OF_WEIGHTS.get(phase, best.tensor) if whole else best.tensor
 
 
@@ -294,7 +303,7 @@ BY_TENSOR = {
 # Tensors of a stack that tell no cause; "" where a stack says no tensor.
 WITHOUT_CAUSE = (
     *("", "flat buffer of the parameters", "gathered parameters", "dequantized weight"),
-    *("gradients", "gradients' norm"),
+    *("gradients", "gradients' norm", "gradient buckets"),
 )
 CAUSE_OF_TENSOR = {**dict.fromkeys(WITHOUT_CAUSE, ""), **BY_TENSOR}
 # The cause for a tensor that is known by its size alone.
@@ -316,6 +325,7 @@ RULES: Sequence[Callable[[Crash], Iterator[Cause]]] = (
     _table,
     _fragmented,
     refused,
+    host,
     steps,
     static,
     _device,

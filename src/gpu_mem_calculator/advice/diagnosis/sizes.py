@@ -2,12 +2,12 @@
 
 torch says what it asks the driver for: the tensor, rounded up to 2 MiB from 10 MiB on (20 MiB below
 that). A size is compared to the printed digit, with the ledger's entries, with the weights, and
-with products of the run's own numbers.
+with products of the run's own numbers: with what the phase allocates in which it died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from msgspec import Struct
@@ -17,12 +17,39 @@ from ...ledger.ledger import GPU
 from ...ledger.units import MIB
 from ...models.arch.arch import Arch
 from ...pytorch.replay.rounding import LEAST_OWN_SEGMENT, UNIT, segment_units
+from ...run import phases
+from ...run.run import Run
 from ...tools.logs.figure import Figure
+from .places import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    LOADING,
+    OPTIMIZER_STEP,
+    SAVING,
+    STARTING,
+    TRIAL_RUN,
+)
 
 LEAST = LEAST_OWN_SEGMENT * UNIT  # smaller requests are parts of a segment, whose size says nothing
 WIDTHS = {1: "1 byte", 2: "2 bytes", 4: "4 bytes", 8: "8 bytes"}
 MOST = 4  # explanations of a size that are told
 LEAST_TOKENS, MOST_TOKENS = 16, 2**22
+MOST_KEPT = 64  # batches of an evaluation whose logits can be in one tensor
+SORTED = "indices of sorted logits"
+GENERATING = "generation"
+PASSES = (FORWARD, BACKWARD, EVALUATION, GENERATING, TRIAL_RUN)  # the model runs in them
+# A phase of a death in the words of the ledger.
+LEDGER: Mapping[str, tuple[str, ...]] = {
+    LOADING: (phases.STARTUP,),
+    STARTING: (phases.STARTUP,),
+    FORWARD: (phases.FORWARD, phases.PREFILL),
+    BACKWARD: (phases.BACKWARD,),
+    OPTIMIZER_STEP: (phases.OPTIMIZER,),
+    EVALUATION: (phases.EVALUATION,),
+    SAVING: (phases.SAVING, phases.STARTUP),
+    GENERATING: (phases.GENERATION, phases.PREFILL, phases.DECODE),
+}
 
 
 class Explained(Struct, frozen=True):
@@ -51,16 +78,21 @@ def is_size(figure: Figure, size: float) -> bool:
     return any(map(figure.is_near, (asked_bytes(size), size, rounded)))
 
 
-def explained(figure: Figure, estimate: Estimate) -> list[Explained]:
-    """The tensors of a run that are as large as a size; what fits best first."""
-    if figure.value < LEAST:
+def explained(figure: Figure, estimate: Estimate, phase: str = "") -> list[Explained]:
+    """The tensors of a run that are as large as a size; what fits best first.
+
+    phase: where it died; "": anywhere
+    """
+    if figure.value < LEAST or estimate.served:
         return []
     found: dict[str, Explained] = {}
-    for size, one in _of_run(estimate):
+    for size, one in _of_run(estimate, phase):
         if size >= 1 and is_size(figure, size):
             found.setdefault(one.tensor, one)
     if found:
         return list(found.values())[:MOST]
+    if not _has(phase, *PASSES):
+        return []
     return list(_by_tokens(figure, estimate.resolved.run.arch))[:MOST]
 
 
@@ -74,37 +106,81 @@ def by_model(figure: Figure, arch: Arch) -> list[Explained]:
         if is_size(figure, whole * width / ranks):
             words = f"{whole:,} parameters × {WIDTHS[width]}" + f" / {ranks} ranks" * (ranks > 1)
             weights.append(Explained("flat buffer of the parameters", words, exact=False))
-    return [*weights, *_by_tokens(figure, arch)][:MOST]
+    widest = max((one.numel for one in arch.weights()), default=0) * 4
+    about = [] if weights else list(_by_tokens(figure, arch))
+    if not weights and not about and figure.value > widest:
+        tokens = round(figure.value / (arch.vocab * 4))
+        words = f"about {tokens:,} tokens × {arch.vocab:,} logits × {WIDTHS[4]}"
+        about = [Explained("logits", words, exact=False, tokens=tokens)]
+    return [*weights, *about][:MOST]
 
 
-def _of_run(estimate: Estimate) -> Iterator[tuple[float, Explained]]:
-    """The sizes of a run, with their names: what torch asks for at once."""
+def _has(phase: str, *phases: str) -> bool:
+    """Whether a phase is one of some, or not known."""
+    return phase in ("", *phases)
+
+
+def _of_run(estimate: Estimate, phase: str) -> Iterator[tuple[float, Explained]]:
+    """The sizes of a run, with their names: what torch asks for at once in a phase."""
     run = estimate.resolved.run
-    arch, tokens = run.arch, int(run.batch) * int(run.seq)
-    told = f"{int(run.batch)} × {int(run.seq):,} tokens"
-    for width, name in ((2, "logits"), (4, "logits in fp32"), (8, "indices of sorted logits")):
-        words = f"{told} × {arch.vocab:,} logits × {WIDTHS[width]}"
-        yield tokens * arch.vocab * width, Explained(name, words)
-    yield from _ledger(estimate)
+    arch = run.arch
+    if _has(phase, *PASSES):
+        for told, tokens in _batches(run, phase):
+            for width, name in ((2, "logits"), (4, "logits in fp32"), (8, SORTED)):
+                words = f"{told} × {arch.vocab:,} logits × {WIDTHS[width]}"
+                yield tokens * arch.vocab * width, Explained(name, words)
+    yield from _ledger(estimate, phase)
+    if _has(phase, LOADING, STARTING, OPTIMIZER_STEP, SAVING):
+        yield from _flat(estimate)
+    if _has(phase, *PASSES):
+        for told, tokens in _batches(run, phase):
+            yield from _of_layers(arch, told, tokens)
+        yield from _of_pairs(run)
+    yield from _weights(arch, (2, 4))
+
+
+def _batches(run: Run, phase: str) -> Iterator[tuple[str, int]]:
+    """The tokens that go through the model at once, in words and as a number."""
+    batch, seq = int(run.batch), int(run.seq)
+    if run.new_tokens is not None:
+        yield f"{batch:,} sequences", batch
+    yield f"{batch} × {seq:,} tokens", batch * seq
+    tested = run.evaluation
+    if tested is not None and _has(phase, EVALUATION):
+        batch, seq = int(tested.batch), int(tested.seq)
+        yield f"{batch} × {seq:,} tokens", batch * seq
+        yield f"{batch} × {seq - 1:,} tokens", batch * (seq - 1)
+        for kept in range(2, min(tested.kept, MOST_KEPT) + 1):  # they are joined, one by one
+            yield f"{kept} batches of {batch} × {seq:,} tokens", kept * batch * seq
+
+
+def _flat(estimate: Estimate) -> Iterator[tuple[float, Explained]]:
+    """All parameters in one piece, or a rank's share of them."""
+    run = estimate.resolved.run
     ranks = max(int(run.mesh.dp), 1)
-    whole = int(run.parameters_given or arch.num_parameters)
+    whole = int(run.parameters_given or run.arch.num_parameters)
     for width, shared in product((2, 4), sorted({1, ranks})):
         words = f"{whole:,} parameters × {WIDTHS[width]}" + f" / {shared} ranks" * (shared > 1)
         name = "flat buffer of the parameters" if width == 2 else "fp32 copies of the parameters"
         yield whole * width / shared, Explained(name, words)
+
+
+def _of_layers(arch: Arch, told: str, tokens: int) -> Iterator[tuple[float, Explained]]:
+    """What layers make of each token."""
     for width in (2, 4):
         words = f"{told} × {arch.hidden:,} × {WIDTHS[width]}"
         yield tokens * arch.hidden * width, Explained("hidden states", words)
-    for heads, inner in sorted(_widths(arch)):
-        for width in (2, 4):
-            if heads:
-                words = f"{int(run.batch)} × {heads} heads × {int(run.seq):,}² × {WIDTHS[width]}"
-                size = int(run.batch) * heads * int(run.seq) ** 2 * width
-                yield size, Explained("attention scores", words)
-            else:
-                words = f"{told} × {inner:,} × {WIDTHS[width]}"
-                yield tokens * inner * width, Explained("MLP", words)
-    yield from _weights(arch, (2, 4))
+    for inner, width in product(sorted(one for _, one in _widths(arch) if one), (2, 4)):
+        words = f"{told} × {inner:,} × {WIDTHS[width]}"
+        yield tokens * inner * width, Explained("MLP", words)
+
+
+def _of_pairs(run: Run) -> Iterator[tuple[float, Explained]]:
+    """Scores of every pair of tokens."""
+    batch, seq = int(run.batch), int(run.seq)
+    for heads, width in product(sorted(one for one, _ in _widths(run.arch) if one), (2, 4)):
+        words = f"{batch} × {heads} heads × {seq:,}² × {WIDTHS[width]}"
+        yield batch * heads * seq**2 * width, Explained("attention scores", words)
 
 
 def _widths(arch: Arch) -> set[tuple[int, int]]:
@@ -117,10 +193,14 @@ def _widths(arch: Arch) -> set[tuple[int, int]]:
     return found
 
 
-def _ledger(estimate: Estimate) -> Iterator[tuple[float, Explained]]:
-    """Entries of the busiest stage, and the tensors of those that are several."""
-    for entry in estimate.ledger.entries:
-        if entry.place != GPU or not int(entry.bytes):
+def _ledger(estimate: Estimate, phase: str) -> Iterator[tuple[float, Explained]]:
+    """Entries of the busiest stage that are alive in a phase, and the tensors of those that are
+    several.
+    """
+    ledger = estimate.ledger
+    there = {one.name for one in ledger.instants if one.phase in LEDGER.get(phase, (one.phase,))}
+    for entry in ledger.entries:
+        if entry.place != GPU or not int(entry.bytes) or not there & entry.live.keys():
             continue
         yield int(entry.bytes), Explained(entry.name, f"{int(entry.bytes):,} bytes")
         for name, size in entry.parts:

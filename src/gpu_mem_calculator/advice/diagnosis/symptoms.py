@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from ...ledger.units import GIB
+from ...tools.logs.figure import Figure
 from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
 from .crash import Crash, told
-from .diagnosis import LIKELY, Cause
+from .diagnosis import LIKELY, POSSIBLE, Cause
 from .places import FORWARD, said_rows
 
 FULL = "card_full"
@@ -23,12 +26,14 @@ SHARES = re.compile(
 )
 FILLED = 0.9  # of that share, from which on weights and cache have taken it
 RISES = 1.01  # times as much, from which on a step holds more than the one before
+HOST_FULL = 90  # percent of the host's RAM, from which on what comes next fills it
 SHOWN = 120  # characters of what is shown
 NOT_SAID = {
     "figures": "",
     "who": "the kernel or the container",
     "step": "a later step",
     "others": "part",
+    "cache": "much",
 }
 NOT_SAID |= {"share": SHARE, "unallocated": "memory", "tried": "more in one piece"}
 
@@ -71,6 +76,31 @@ def said(crash: Crash) -> Iterator[Cause]:
             evidence=f"the text says: {'; '.join(dict.fromkeys(words))}",
             **{**NOT_SAID, "size": size},
         )
+
+
+def host(crash: Crash) -> Iterator[Cause]:
+    """The host's RAM by what was printed last, where the GPU's memory did not end."""
+    if crash.is_told:
+        return
+    for line in crash.log.of("prompt_saved")[-1:]:
+        yield line_cause("prompt_cache", LIKELY, line)
+    for line in crash.log.of("host_memory")[-1:]:
+        percent = line.figures.get("percent")
+        if isinstance(percent, Figure) and percent.value >= HOST_FULL:
+            yield line_cause("host_ram", LIKELY, line)
+
+
+def of_model(crash: Crash) -> Iterator[Cause]:
+    """Where no run is known, and no stack says the tensor: a size above every weight of the model
+    that the text names, of which nothing is as wide as its logits.
+    """
+    name, found = crash.of_model
+    if crash.tried is None or crash.place.tensor or crash.place.phase not in ("", FORWARD):
+        return
+    for one in [each for each in found if each.tokens][:1]:
+        size = f": {told(crash.tried.value)} was asked for, {one.formula} of {name}"
+        cause = made_cause("logits", POSSIBLE, phase=crash.when, size=size)
+        yield replace(cause, tensor=one.tensor, formula=one.formula)
 
 
 def steps(crash: Crash) -> Iterator[Cause]:

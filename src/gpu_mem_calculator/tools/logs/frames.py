@@ -8,16 +8,19 @@ from msgspec import Struct
 
 MOST_FRAMES = 2_000  # of a text, the last ones: where it died is at the end
 FRAME = re.compile(
-    r'^.*?File "(?P<file>[^"\n]+)", line (?P<number>\d+), in ?(?P<name>[^\n]*?)[ \t]*\n'
-    r"(?:(?P<code>(?!.*?File \")[^\n]*)\n)?",
+    r'^.{0,500}?File "(?P<file>[^"\n]{1,500})", line (?P<number>\d+), in ?'
+    r"(?P<name>[^\n]{0,300}?)[ \t]*\n"
+    r"(?:(?P<code>(?!.{0,500}?File \")[^\n]*)\n)?",
     re.MULTILINE,
 )
 BOXED = re.compile(
-    r"^[^\n/]*?(?P<file>/[^\s:]+\.py):(?P<number>\d+) in (?P<name>\w+)", re.MULTILINE
+    r"^[^\n/]{0,500}?(?P<file>/[^\s:]{1,500}\.py):(?P<number>\d+) in (?P<name>\w+)", re.MULTILINE
 )
-# A notebook's: a file and a function, and below it the lines around the one of the arrow.
+# A notebook's: a file (Colab's is a link) and a function, and below it the lines around the one of
+# the arrow.
 NOTEBOOK = re.compile(
-    r"^(?:File )?(?P<file>[~/<][^\n]*?\.py>?|<ipython[^>\n]*>|Cell[^\n]*?)"
+    r"^(?:File )?\[?(?P<file>[~/<][^\n]{0,500}?\.py>?|<ipython[^>\n]*>|Cell[^\n]{0,300}?)"
+    r"(?:\]\([^)\n]*\))?"
     r"(?::(?P<number>\d+),)? in "
     r"(?:\w+\.)*(?P<name>[\w<>]+)\([^\n]*\)\n"
     r"(?:(?!-+> ?\d)[^\n]*\n){0,8}?-+> ?(?P<arrow>\d+)(?P<code>[^\n]*)",
@@ -55,7 +58,7 @@ class Traceback(Struct, frozen=True):
 
 def tracebacks(text: str) -> tuple[Traceback, ...]:
     """The stacks of a text, in their order."""
-    if 'File "' not in text and ".py:" not in text and ".py in " not in text:
+    if not any(one in text for one in ('File "', ".py:", ".py in ", ".py](")):
         return ()
     form = FRAME if 'File "' in text else NOTEBOOK if ARROW.search(text) else BOXED
     stacks: list[Traceback] = []

@@ -54,7 +54,7 @@ BEGIN, END = 2 * 10**6, 6 * 10**6
 """Characters at the begin and the end of a text in which every row is looked for; of a longer one,
 which repeats its steps, only those rows in between that can tell a cause (`anywhere`)."""
 Spans = tuple[tuple[int, int], ...]
-MOST_HITS = 4_000  # of a row; of more, the first and the last are read
+MOST_HITS = 500  # of a row; of more, the first and the last are read
 LONG = 1_000  # characters on both sides of a row's words that are looked at
 SHOWN = 300  # characters of a line that are kept
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
