@@ -50,7 +50,7 @@ FIRST, STEADY = "first step", "later steps"
 TITLES = {
     LOADING: "loading the weights",
     SAVING_OPTIMIZER: "saving the optimizer",
-    SAVING_MERGED: "saving the merged model",
+    SAVING_MERGED: "saving merged",
     STARTUP: "start-up",
     FIRST: FIRST,
     STEADY: STEADY,
@@ -93,6 +93,7 @@ class PhaseMemory(Struct, frozen=True, kw_only=True):
     - gpu_bytes: torch's peak on the busiest GPU
     - host_bytes: of a node, what cannot be taken back; file_bytes: pages of files on it
     - process_bytes: of the first rank's process, with the files' pages
+    - disk_bytes: files of the whole job that it reads or writes
     - asked: whether the run does it; else it takes this if it does, and the verdict leaves it out
     """
 
@@ -101,6 +102,7 @@ class PhaseMemory(Struct, frozen=True, kw_only=True):
     host_bytes: int
     process_bytes: int
     file_bytes: int = 0
+    disk_bytes: int = 0
     asked: bool = True
 
 
@@ -281,6 +283,7 @@ def _memory(found: LifePhase, ranks: int, libraries: int = 0, *, asked: bool = T
         host_bytes=each * ranks + found.first_bytes,
         process_bytes=(max if found.apart else add)(each + found.first_bytes, found.file_bytes),
         file_bytes=found.file_bytes,
+        disk_bytes=found.disk_bytes,
         asked=asked,
     )
 

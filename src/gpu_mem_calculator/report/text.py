@@ -77,16 +77,16 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
 def phases_table(phases: Sequence[PhaseMemory], node: NodeMemory) -> Iterator[Line]:
     """A row for each phase, those that take most marked."""
     highest = max(one.gpu_bytes for one in phases)
-    heads = "".join(one.rjust(FIGURE) for one in ("GPU", "host RAM", "+ files"))
+    heads = "".join(one.rjust(FIGURE) for one in ("GPU", "host RAM", "+ files", "disk"))
     yield [("from loading on, GiB".ljust(NAME), BOLD), (heads, DIM)]
     for one in phases:
-        sizes = (one.gpu_bytes, one.host_bytes, one.file_bytes)
+        sizes = (one.gpu_bytes, one.host_bytes, one.file_bytes, one.disk_bytes)
         cells = "".join(gib(size, 2).rjust(FIGURE) if size else "-".rjust(FIGURE) for size in sizes)
-        bar = "█" * round(BAR * one.gpu_bytes / max(highest, 1))
+        bar = "█" * round(BAR // 2 * one.gpu_bytes / max(highest, 1))
         title = TITLES[one.name] if one.asked else f"({TITLES[one.name]})"
         yield [(f"  {title:<{NAME - 2}}{cells}", "" if one.asked else DIM), (f" {bar}", "")]
     yield line("  GPU: tensors on the busiest; host: of a node, and pages of files, which", DIM)
-    yield line("  the kernel takes back where memory is short", DIM)
+    yield line("  the kernel takes back where memory is short; disk: files read or written", DIM)
     if node.node_bytes is not None:
         said = f" ({node.read_from})" if node.read_from else ""
         who = "card and host share" if node.shared else "a node has"

@@ -25,6 +25,7 @@ class LifePhase(Struct, frozen=True, kw_only=True):
     - rank_bytes: of each rank's process on the host, what its libraries take left out
     - first_bytes: what the first rank of a node has besides
     - file_bytes: pages of files, once for a node; the kernel takes them back
+    - disk_bytes: files of the whole job that it reads or writes
     - apart: files are read before or after the rest is there
     """
 
@@ -33,5 +34,6 @@ class LifePhase(Struct, frozen=True, kw_only=True):
     rank_bytes: int = 0
     first_bytes: int = 0
     file_bytes: int = 0
+    disk_bytes: int = 0
     apart: bool = False
     source: str = ""

@@ -69,6 +69,7 @@ def file_bytes(run: Run, precision: Precision) -> Bytes:
 def saving(run: Run, row: EngineRow, precision: Precision, ledger: Ledger) -> LifePhase | None:
     """Saving the model; None where the engine saves shards, or its ledger has a save."""
     gpu, first, ranks, source = resting_bytes(ledger), 0, 0, SAVED
+    disk = int(saved_bytes(run, precision))
     whole = int(sized(run.arch.num_parameters, 16))
     if row.ranks == REPLICATE:
         first = int(file_bytes(run, precision))
@@ -82,7 +83,12 @@ def saving(run: Run, row: EngineRow, precision: Precision, ledger: Ledger) -> Li
     else:
         return None
     return LifePhase(
-        name=SAVING, gpu_bytes=gpu, rank_bytes=ranks, first_bytes=first, source=str(source)
+        name=SAVING,
+        gpu_bytes=gpu,
+        rank_bytes=ranks,
+        first_bytes=first,
+        disk_bytes=disk if row.ranks == REPLICATE else whole,
+        source=str(source),
     )
 
 
@@ -96,10 +102,14 @@ def saving_optimizer(
     rest = resting_bytes(ledger)
     if row.ranks == SHARD_UNITS and run.saving:
         bits = trained_bits(run, precision) if run.adapter is not None else stored_width(run)
-        states = int(state_bytes(OPTIMIZERS[run.optimizer], int(trained_total(run)), bits))
+        states = _states(run, bits)
         gpu = int(ledger.peak(phases=(SAVING,)))
         return LifePhase(
-            name=SAVING_OPTIMIZER, gpu_bytes=gpu, first_bytes=states, source=str(GATHERED)
+            name=SAVING_OPTIMIZER,
+            gpu_bytes=gpu,
+            first_bytes=states,
+            disk_bytes=states,
+            source=str(GATHERED),
         )
     if row.ranks == ZERO and int(run.mesh.pp) == 1:
         own = 0 if run.options.get("offload_optimizer", "none") != "none" else _partition(run)
@@ -110,6 +120,7 @@ def saving_optimizer(
             gpu_bytes=rest,
             rank_bytes=int(own),
             first_bytes=max(whole - int(own), 0),
+            disk_bytes=int(sized(trained_total(run), 32)) + _states(run, 32),
             source=str(PARTITIONS),
         )
     if row.ranks != REPLICATE:
@@ -118,7 +129,18 @@ def saving_optimizer(
     kept = int(saved_bytes(run, precision)) if run.adapter is not None else 0
     most = max([kept, *map(int, tensor_states(OPTIMIZERS[run.optimizer], largest, bits))])
     source = str(TENSORS)
-    return LifePhase(name=SAVING_OPTIMIZER, gpu_bytes=rest, first_bytes=most, source=source)
+    return LifePhase(
+        name=SAVING_OPTIMIZER,
+        gpu_bytes=rest,
+        first_bytes=most,
+        disk_bytes=_states(run, bits),
+        source=source,
+    )
+
+
+def _states(run: Run, bits: int) -> int:
+    """Bytes of the optimizer's states of the whole model."""
+    return int(state_bytes(OPTIMIZERS[run.optimizer], int(trained_total(run)), bits))
 
 
 def _partition(run: Run) -> Num:
@@ -154,4 +176,10 @@ def merging(run: Run, precision: Precision, ledger: Ledger) -> Iterator[LifePhas
     gpu, source = rest + 2 * delta, str(MERGED)
     yield LifePhase(name=MERGING, gpu_bytes=gpu, first_bytes=kept, source=source)
     whole = int(smaller(base_bytes(run, precision), sized(FILE_BYTES, 8)))
-    yield LifePhase(name=SAVING_MERGED, gpu_bytes=rest, first_bytes=whole + kept, source=str(SAVED))
+    yield LifePhase(
+        name=SAVING_MERGED,
+        gpu_bytes=rest,
+        first_bytes=whole + kept,
+        disk_bytes=whole,
+        source=str(SAVED),
+    )

@@ -43,6 +43,7 @@ def loading(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
         gpu_bytes=_peak_on_gpu(run, precision) if run.from_pretrained else 0,
         rank_bytes=begun_bytes(run) + cast,
         file_bytes=mapped,
+        disk_bytes=stored,
         source=str(SOURCE),
     )
 
