@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import CPU
 from ..ledger.units import GIB, gib
-from ..run.engine_row import REPLICATE, EngineRow
 from ..run.phases import (
     ASLEEP,
     CAPTURE,
@@ -34,12 +33,10 @@ from ..run.phases import (
     STARTUP,
     LifePhase,
 )
-from ..training.engines import engine_row
-from ..training.step.between_steps import resting
-from ..training.step.stream import BETWEEN as MARKS
 from .fit_verdict import FITS, SHORT, UNSURE
 
 if TYPE_CHECKING:
+    from ..run.engine_row import EngineRow
     from .figures import Figures
 
 MARGIN = 0.2
@@ -61,7 +58,7 @@ TITLES = {
     MERGING: "merging",
     PREFILL: "prefill",
     DECODE: "decode",
-    PROFILING: "trial run",
+    PROFILING: "profiling pass",
     CAPTURE: "capture of graphs",
     SERVING: "serving, the cache full",
     ASLEEP: "asleep, at level 1",
@@ -80,7 +77,7 @@ WHEN = {
     MERGING: "while adapters are merged",
     PREFILL: "in prefill",
     DECODE: "while it decodes",
-    PROFILING: "in the trial run",
+    PROFILING: "in the profiling pass",
     CAPTURE: "while graphs are captured",
     SERVING: "while it serves",
     ASLEEP: "while it sleeps",
@@ -196,6 +193,8 @@ def on_node(word: str, node: NodeMemory | None) -> str:
 
 
 def _phases(figures: Figures) -> Iterator[PhaseMemory]:
+    from ..training.step.stream import BETWEEN as MARKS  # servers have none
+
     resolved = figures.resolved
     ranks = resolved.hardware.gpus_per_node
     libraries = resolved.host_libraries[1]
@@ -251,11 +250,15 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
 def _at_rest(figures: Figures) -> int:
     """What each rank has on the host between two steps, such as offloaded states."""
     ledger = figures.ledgers[figures.busiest]
-    return int(ledger.heights(CPU)[resting(ledger)])
+    from ..training.step.between_steps import resting
+
+    return int(ledger.heights(CPU)[resting(ledger)]) + figures.evicted
 
 
 def _step_peaks(figures: Figures) -> tuple[int, int]:
     """The peaks of the first step and of those after it, without what runs between steps."""
+    from ..training.step.stream import BETWEEN as MARKS
+
     assert figures.replayed is not None
     beside = tuple(MARKS.values())
     peaks: dict[bool, int] = {True: 0, False: 0}
@@ -268,6 +271,8 @@ def _step_peaks(figures: Figures) -> tuple[int, int]:
 
 def _beside(figures: Figures, phase: str) -> int:
     """The peak of what runs between steps."""
+    from ..training.step.stream import BETWEEN as MARKS
+
     if figures.replayed is None:
         return max(int(one.peak(phases=(phase,))) for one in figures.ledgers)
     found = [one for mark, one in figures.replayed.phases.items() if mark.endswith(MARKS[phase])]
@@ -295,6 +300,8 @@ def _by_transformers(figures: Figures) -> EngineRow | None:
     run = figures.resolved.run
     if run.record is not None or run.new_tokens is not None:
         return None
+    from ..training.engines import engine_row
+
     row = engine_row(figures.resolved.engine.name)
     return None if row.megatron else row
 
@@ -324,6 +331,7 @@ def _loading(figures: Figures) -> Iterator[LifePhase]:
 
 def _checkpoints(figures: Figures) -> Iterator[LifePhase]:
     """Saving, resuming, and merging adapters."""
+    from ..run.engine_row import REPLICATE
     from ..training.life.checkpoints import merging, resuming, saving, saving_optimizer
 
     row, run = _by_transformers(figures), figures.resolved.run

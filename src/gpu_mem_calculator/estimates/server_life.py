@@ -1,5 +1,5 @@
-"""A server's life: what loading, the trial run, the capture of graphs, serving and sleeping take
-of a GPU and of a node.
+"""A server's life: what loading, the profiling pass, the capture of graphs, serving and sleeping
+take of a GPU and of a node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from .life import PhaseMemory, SharedPool, node_memory
 from .memory_result import host_words
 from .result import MemoryResult
 
-BEFORE_CAPTURE = (WEIGHTS, NON_TORCH, GRAPHS, POOL)  # figures: the trial run's tensors are freed
+BEFORE_CAPTURE = (
+    WEIGHTS,
+    NON_TORCH,
+    GRAPHS,
+    POOL,
+)  # figures: the profiling pass's tensors are freed
 
 
 def server_life(resolved: ResolvedRun, served: Sequence[ServerMemory]) -> list[PhaseMemory]:
