@@ -185,7 +185,8 @@ def _is_read(figure: dict[str, Any], read: set[float]) -> bool:
 
 
 def _is_number_read(text: str, unit: str, read: set[float]) -> bool:
-    plain = float(text.rstrip("kK")) * (1000 if text[-1] in "kK" else 1)
+    thousands = text[-1] in "kK" or unit.startswith("k ")  # of tokens
+    plain = float(text.rstrip("kK")) * (1000 if thousands else 1)
     sizes = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
     sized = unit[:1] in sizes and (unit[1:2] in ("b", "i", "") or unit.startswith("byte"))
     binary = plain * sizes[unit[0]] if sized else plain

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
+from gpu_mem_calculator.advice.diagnosis.own_words import in_own_options
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.report.diagnosis import diagnosis_data, diagnosis_lines
 from gpu_mem_calculator.tools.logs.read import rows, tables
 
+SLOW = 25  # CPU seconds of what is quadratic in a line, on a machine that does other work too
 EXAMPLES = [
     one["text"] for _, table in tables() for row in table["line"] for one in row["examples"]
 ]
@@ -60,3 +63,19 @@ def test_a_model_that_cannot_be_trained_is_no_fault() -> None:
     """The text names one of which only serving is modelled."""
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB."
     assert diagnose(f"loading meta-llama/Llama-3.2-11B-Vision-Instruct\n{oom}").summary
+
+
+def test_a_log_without_line_ends_takes_no_longer() -> None:
+    """Although it is one line of frames, figures and errors."""
+    pieces = ('File "a.py", line 3, in f x = y ', *EXAMPLES)
+    dense = " ".join(one.replace("\n", " ") for one in pieces)
+    text = dense * (5 * 2**20 // len(dense)) + " CUDA out of memory. Tried to allocate 2.00 GiB"
+    begin = process_time()
+    assert diagnose(text).cause is not None
+    assert process_time() - begin < SLOW
+
+
+def test_a_remedy_with_other_signs_in_its_parentheses_is_read_at_once() -> None:
+    """Each word can belong to a list in one way."""
+    sentence = f"Merge ({'a, ' * 40}'b')."
+    assert in_own_options(sentence, ["vllm"]) == sentence

@@ -109,11 +109,14 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         stacks = self.log.tracebacks
         if not stacks or self.death is None:
             return stacks[-1] if stacks else None
-        before = [one for one in stacks if self._line(one.end) <= self.death.line + 1]
-        return before[-1] if before else stacks[0]
-
-    def _line(self, place_in_text: int) -> int:
-        return self.text.count("\n", 0, place_in_text) + 1
+        found, line, counted = stacks[0], 1, 0
+        for one in stacks:
+            line += self.text.count("\n", counted, one.end)
+            counted = one.end
+            if line > self.death.line + 1:
+                break
+            found = one
+        return found
 
     @cached_property
     def place(self) -> Place:
@@ -154,7 +157,7 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
             return None
         first, last = max(self.death.line - NEAR, 0), self.death.line + NEAR
         lines = self.text.splitlines()[first:last]
-        return Traceback(tuple(Frame("", 0, "", line.strip()) for line in lines), 0)
+        return Traceback(tuple(Frame("", 0, "", line[:LONGEST].strip()) for line in lines), 0)
 
     def size(self, name: str) -> int | None:
         """A size of the death's message."""

@@ -7,6 +7,7 @@ import re
 from msgspec import Struct
 
 MOST_FRAMES = 2_000  # of a text, the last ones: where it died is at the end
+LONGEST = 1_000  # characters of a line of code
 FRAME = re.compile(
     r'^.{0,500}?File "(?P<file>[^"\n]{1,500})", line (?P<number>\d+), in ?'
     r"(?P<name>[^\n]{0,300}?)[ \t]*\n"
@@ -71,7 +72,9 @@ def tracebacks(text: str) -> tuple[Traceback, ...]:
         given = found.groupdict()
         code, name = given.get("code"), found["name"]
         number = int(given["number"] or given["arrow"])
-        frames.append(Frame(found["file"], number, name, PREFIX.sub("", code or "").strip()))
+        frames.append(
+            Frame(found["file"], number, name, PREFIX.sub("", (code or "")[:LONGEST]).strip())
+        )
         end = found.end()
     if frames:
         stacks.append(Traceback(tuple(frames), end))
