@@ -80,3 +80,28 @@ def test_bad_input_is_one_sentence(
     """With exit code 2."""
     assert main(["diagnose", *(word.format(log=log) for word in words)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_options_of_a_command_stay_as_they_are(
+    log: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our own spellings of options are not put into the user's command."""
+    command = ["vllm", "serve", "Qwen/Qwen2.5-7B", "--tensor-parallel-size", "2"]
+    assert main(["diagnose", log, "--", *command]) == 0
+    assert "is not an option" not in capsys.readouterr().err
+
+
+def test_no_share_is_offered_that_cannot_hold_the_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where others hold nearly all of the card."""
+    file = tmp_path / "start.txt"
+    file.write_text(
+        "ValueError: Free memory on device (0.49/79.32 GiB) on startup is less than desired GPU"
+        " memory utilization (0.6, 47.59 GiB). Decrease GPU memory utilization or reduce GPU"
+        " memory used by other processes."
+    )
+    assert main(["diagnose", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "nvidia-smi" in out
+    assert "utilization 0.0" not in out

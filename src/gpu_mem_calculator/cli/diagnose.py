@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ..runfile.text.errors import InputError
 from .output import show_answer
+from .words import COMMAND
 
 if TYPE_CHECKING:
     from ..tools.read import Asked
 
 FOUND, UNKNOWN = 0, 3
-COMMAND = "--launch"  # what argparse gets in the place of `--`
 
 
 def separated(words: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ CONTEXTS: frozenset[str] = frozenset(TABLES["contexts"].split())
 RANKS: frozenset[str] = frozenset(TABLES["ranks"].split())  # of LoRA, and of QLoRA if asked for
 # Options that may lack their value: what a value looks like, and the value without one. Of
 # --checkpointing, the names of policies are values, too.
+COMMAND = "--launch"  # what argparse gets in the place of a `--` whose command is an option's value
 OPTIONAL: Mapping[str, tuple[str, str]] = TABLES["optional"]
 CARDS = r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)"  # 2x4090
 
@@ -34,15 +35,17 @@ CARDS = r"([0-9]+)\s*[x×*]\s*(?=[a-z0-9])(.+)"  # 2x4090
 def known_words(words: Sequence[str], known: Collection[str]) -> list[str]:
     """The words with other spellings of options replaced by those that are `known`."""
     replaced: list[str] = []
-    words = _ranked(words)
-    for place, word in enumerate(words):
-        if word == "--":
-            return replaced + list(words[place:])
+    ends = (place for place, word in enumerate(words) if word in ("--", COMMAND))
+    end = next(ends, len(words))
+    behind, words = list(words[end:]), _ranked(words[:end])
+    for word in words:
         name, sign, value = word.partition("=")
         if sign and name.startswith("--"):
             replaced += [*_option(name, known), value]
         else:
             replaced += _option(word, known)
+    if behind:
+        return replaced + behind
     return _with_values(_cards(_axes(replaced, known), known), known)
 
 

@@ -37,7 +37,11 @@ def made_cause(
         certainty=certainty,
         phase=phase or row.get("phase", ""),
         evidence=(evidence,) if evidence else (),
-        advice=tuple(one.format_map(filled) for one in row["remedies"]),
+        advice=tuple(
+            one.format_map(filled)
+            for one in row["remedies"]
+            if "{share}" not in one or filled["share"]  # none is large enough
+        ),
     )
 
 

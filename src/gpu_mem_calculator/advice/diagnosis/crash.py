@@ -23,10 +23,10 @@ from .places import (
     GRAPHS,
     LOADING,
     OPTIMIZER_STEP,
+    PROFILING,
     SAVING,
     SERVING,
     STARTING,
-    TRIAL_RUN,
     Place,
     phase_of_words,
     place,
@@ -48,7 +48,7 @@ PROSE, LONGEST = 24_000, 600  # characters of a text, and of a line, whose words
 # What a server does after a line that it prints at its start.
 STAGES = {
     "load_begin": LOADING,
-    "weights_loaded": TRIAL_RUN,
+    "weights_loaded": PROFILING,
     "graphs_begin": GRAPHS,
     "graphs": SERVING,
     "server_ready": SERVING,

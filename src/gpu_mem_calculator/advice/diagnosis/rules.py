@@ -23,9 +23,9 @@ from .places import (
     GRAPHS,
     LOADING,
     OPTIMIZER_STEP,
+    PROFILING,
     SAVING,
     STARTING,
-    TRIAL_RUN,
 )
 from .sizes import Explained
 from .symptoms import FIRST_STEPS, FULL, host, of_model, refused, said, static, steps
@@ -48,6 +48,7 @@ WEIGHTS_ALONE = (LOADING, STARTING, SAVING)  # nothing of a step is there
 # What a phase allocates that is as large as no weight and no logits of the run.
 REST = {FORWARD: "activations", "generation": "activations", BACKWARD: "gradients of activations"}
 OUTSIDE = 2 * GIB  # bytes outside torch from which on they are not the server's alone
+LEAST_SHARE = 0.2  # of the card, below which no share is offered where the weights are not known
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 # What of llama.cpp's buffers failed, by the words of the lines that say it, the surest first.
 BUFFERS = {
@@ -102,7 +103,9 @@ def _server(crash: Crash) -> Iterator[Cause]:
     for line in crash.log.of("too_little_free")[:1]:
         free, total = line.bytes_of("free") or 0, line.bytes_of("total") or 1
         short = (line.bytes_of("wanted") or 0) - free
-        share = f"{int(100 * free / total) / 100:.2f}"
+        serving = crash.estimate and crash.estimate.result.serving
+        least = serving.weights_bytes if serving else total * LEAST_SHARE
+        share = f"{int(100 * free / total) / 100:.2f}" if free > least else ""
         name = "share_too_high" if short < LITTLE else "card_taken"
         words = {"share": share, "others": told(total - free)}
         yield replace(line_cause(name, CERTAIN, line, **words), phase=STARTING)
@@ -124,7 +127,7 @@ def _no_room(crash: Crash) -> Iterator[Cause]:
     """No memory left for the cache: certain where what takes it is printed, too."""
     for line in crash.log.of("profiled"):
         if (line.bytes_of("non_torch") or 0) >= OUTSIDE:
-            figures = {"figures": ", which the trial run counts as the server's"}
+            figures = {"figures": ", which the profiling pass counts as the server's"}
             found = line_cause("card_taken", LIKELY, line, share=SHARE, **figures)
             yield replace(found, phase=STARTING)
             break
@@ -275,7 +278,7 @@ BY_PHASE = {
     EVALUATION: "evaluation",
     "weight sync": "weight_sync",
     GRAPHS: "graphs",
-    TRIAL_RUN: "trial_run",
+    PROFILING: "trial_run",
     "cache allocation": "no_room_for_cache",
     "generation": "generation",
     LOADING: "weights",

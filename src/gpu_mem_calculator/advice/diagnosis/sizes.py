@@ -26,9 +26,9 @@ from .places import (
     FORWARD,
     LOADING,
     OPTIMIZER_STEP,
+    PROFILING,
     SAVING,
     STARTING,
-    TRIAL_RUN,
 )
 
 LEAST = LEAST_OWN_SEGMENT * UNIT  # smaller requests are parts of a segment, whose size says nothing
@@ -38,7 +38,7 @@ LEAST_TOKENS, MOST_TOKENS = 16, 2**22
 MOST_KEPT = 64  # batches of an evaluation whose logits can be in one tensor
 SORTED = "indices of sorted logits"
 GENERATING = "generation"
-PASSES = (FORWARD, BACKWARD, EVALUATION, GENERATING, TRIAL_RUN)  # the model runs in them
+PASSES = (FORWARD, BACKWARD, EVALUATION, GENERATING, PROFILING)  # the model runs in them
 # A phase of a death in the words of the ledger.
 LEDGER: Mapping[str, tuple[str, ...]] = {
     LOADING: (phases.STARTUP,),
