@@ -190,6 +190,8 @@ def test_a_server_starts_where_it_needs_no_more_and_not_on_less(run: dict[str, A
     """`needs_bytes` serves one sequence of max_seq_len; 3 % less does not."""
     if "gpu_memory_utilization" in run["inference"]:
         run = changed(run, gpu_memory_utilization=0.6)
+    if run["inference"]["engine"] == "llamacpp":  # which else keeps as many layers as it can
+        run = changed(run, n_gpu_layers=999)
     found = tried(run)
     needs = found.result.needs_bytes
     assert needs is not None
@@ -200,9 +202,11 @@ def test_a_server_starts_where_it_needs_no_more_and_not_on_less(run: dict[str, A
 
 
 def serves(run: dict[str, Any], memory: int) -> bool:
-    """Whether a card of so many bytes serves one sequence of the longest length."""
+    """Whether a card of so many bytes serves one sequence of the longest length, all of it."""
     found = full_estimate({**run, "hardware": {**run["hardware"], "gpu_memory_bytes": memory}})
-    return not any(one.problem or one.longest_context < one.max_seq_len for one in found.served)
+    return found.result.fits_on_gpu and not any(
+        one.problem or one.longest_context < one.max_seq_len for one in found.served
+    )
 
 
 class Reader(HTMLParser):

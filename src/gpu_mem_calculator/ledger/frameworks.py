@@ -204,7 +204,9 @@ LLAMA_FACTORY = Framework(
 MS_SWIFT = Framework("ms-swift", "3602360", "2026-11-18", "modelscope/ms-swift")
 VERL = Framework("verl", "b178a3c", "2026-11-18", "volcengine/verl")
 OPENRLHF = Framework("OpenRLHF", "3c3be62", "2026-11-18", "OpenRLHF/OpenRLHF")
-OLLAMA = Framework("Ollama", "fb30760", "2026-11-18", "ollama/ollama")
+OLLAMA = Framework(
+    "Ollama", "fb30760", "2026-11-18", "ollama/ollama", also=("0.11.0", "0.12", "0.12.6", "0.12.11")
+)
 ESTIMATOR = Framework("LLMGPUMemEstimator", "c96c73f", "2026-11-15", "pp1230/LLMGPUMemEstimator")
 
 FRAMEWORKS = tuple(row for row in globals().values() if isinstance(row, Framework))

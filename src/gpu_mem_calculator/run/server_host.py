@@ -43,7 +43,7 @@ def checkpoint_bytes(run: Run, ranks: Iterable[int] = ()) -> int:
         return sum(size for _, size, _ in run.stored)
     if run.quantized:
         return sum(ranks)
-    return sum(weight.numel for weight in run.arch.weights()) * int(run.stored_bits) // 8
+    return run.arch.num_parameters * int(run.stored_bits) // 8
 
 
 def quantizes(run: Run) -> bool:
@@ -54,7 +54,7 @@ def quantizes(run: Run) -> bool:
 def is_16_bit(run: Run) -> bool:
     """Whether the checkpoint's own tensors say that it has 16 bits."""
     stored = sum(size for _, size, _ in run.stored or ())
-    return stored > 1.5 * sum(weight.numel for weight in run.arch.weights())
+    return stored > 1.5 * run.arch.num_parameters
 
 
 def loading_problem(run: Run, host: ServerHost, outside: int) -> str:

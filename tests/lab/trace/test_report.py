@@ -72,7 +72,7 @@ def test_the_four_numbers_are_there(traced: RunTrace) -> None:
 def test_the_verdict_counts_what_cuda_takes(traced: RunTrace) -> None:
     """What torch needs, and what is outside it; with the margin it is certain."""
     found = report_of(traced)
-    word, needs, margin, has, headroom, _ = astuple(found.verdict)
+    word, needs, margin, has, headroom, *_ = astuple(found.verdict)
     assert needs == traced.needs_bytes + found.outside_torch_bytes
     assert (word, margin, headroom) == ("fits", traced.margin_bytes, has - needs - margin)
     assert re.search(rf"needs {(needs + margin) / 2**30:.1f} of 79.1", text_of(traced))

@@ -54,6 +54,7 @@ OTHERWISE: dict[str, Any] = {
     "stored": (("one", 2, 3),),
     "stored_form": "gguf",
     "rollout": "another",
+    "generates": "another",
     "draft": "another",
 }
 OPTIONS: dict[str, Any] = {

@@ -51,7 +51,6 @@ STATE_DICTS = (
     "state_dict_options",
     "stage3_gather_16bit_weights_on_model_save",
 )
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 RESHARDS = "reshard_after_forward"
 # Of a rank that no program starts: transformers' code is imported after the measurement began.
 LATE_IMPORTS = 285 * MIB
@@ -109,7 +108,6 @@ def _engine_run(config: Mapping[str, Any], life: Mapping[str, Any]) -> dict[str,
         )
         engine["init_device"] = "cpu"
     if "zero_stage" in engine:
-        engine["init_dtype"] = DTYPES[life["load"]["dtype"]]
         engine |= {"zero_init": False} if engine["zero_stage"] == 3 else {}
     gathers = any(key in config["engine"] for key in STATE_DICTS)
     training = {**config["training"], **({"saving": "full_state_dict"} if gathers else {})}

@@ -1,7 +1,7 @@
 """Which layers Ollama puts on GPUs, and on which: until 0.30 by its own rules, since then by
 llama-server's --fit.
 
-Ollama v0.11.0 and v0.12.6 llm/memory.go EstimateGPULayers; v0.13.0 and v0.20.2 llm/server.go
+Ollama 0.11.0 and v0.12.6 llm/memory.go EstimateGPULayers; v0.13.0 and v0.20.2 llm/server.go
 createLayout; fs/ggml/ggml.go GraphSize and VisionGraphSize of all four. Sizes are bytes.
 """
 

@@ -30,7 +30,6 @@ FSDP1_FLAGS: Mapping[str, bool] = TABLES["fsdp1_flags"]  # Accelerate's defaults
 FSDP1_KEYS = ("backward_prefetch", *FSDP1_FLAGS)
 # Keys of Accelerate's fsdp_config that it does not read, or that are refused unless they are off.
 LAUNCHER_ONLY = tuple(TABLES["launcher_only"])
-LOADED = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 
 
@@ -51,9 +50,6 @@ def add_launch(program: Program, values: Values, setup: Setup, result: Translati
         launched = accelerate.get("deepspeed_config") or {}
         if not _flag(launched.get("zero3_init_flag", True)) and result.engine["zero_stage"] == 3:
             result.engine["zero_init"] = False
-        loaded = LOADED.get(str(program.load.get("dtype", program.load.get("torch_dtype"))))
-        if loaded and (result.engine["zero_stage"] < 3 or not result.engine.get("zero_init", True)):
-            result.engine["init_dtype"] = loaded
     elif values["fsdp"] or kind == "FSDP" or fsdp:
         version = 1 if kind == "FSDP" and not values["fsdp"] else 2
         config = _without_prefix(fsdp or {})

@@ -10,7 +10,7 @@ TOGETHER = 1000  # examples that `datasets` gives to a function at once
 
 
 def packed(lengths: Sequence[int], row: int, how: str) -> list[int]:
-    """The tokens of each row, of at most `row` (trl 1.8.0 data_utils.py pack_dataset).
+    """The tokens of each row, of at most `row` (trl 1.16.0 data_utils.py pack_dataset).
 
     - bfd: the longest example first, each into the row with the least room for it; longer ones are
       cut, with bfd_split into several

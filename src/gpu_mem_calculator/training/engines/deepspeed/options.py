@@ -26,7 +26,6 @@ OPTIONS: dict[str, Any] = {
     "stage3_param_persistence_threshold": 100_000,
     "sub_group_size": 1_000_000_000,
     "pin_memory": True,
-    "init_dtype": None,  # of the model that is loaded on the host; None: as it is stored
     "zero_init": True,  # stage 3: the model is built under deepspeed.zero.Init
     "partition_activations": False,  # shards over tensor-parallel ranks, of which there is one
     "cpu_checkpointing": False,  # for models that call deepspeed.checkpointing
