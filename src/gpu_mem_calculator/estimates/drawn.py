@@ -88,7 +88,7 @@ _watching: ContextVar[Progress | None] = ContextVar("progress of drawn orders", 
 
 @contextmanager
 def watched(progress: Progress) -> Iterator[None]:
-    """Orders that are replayed here are told to `progress`."""
+    """`progress` is called after each order that is replayed here."""
     token = _watching.set(progress)
     try:
         yield

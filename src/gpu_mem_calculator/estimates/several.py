@@ -18,10 +18,9 @@ from .life import node_verdict
 PER_CONTAINER = ("resources.limits", "deploy.resources", "mem_limit", "--memory")
 
 
-class SharedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU that several commands use at the same time, and whether it has enough for all."""
+class Together(Struct, frozen=True, kw_only=True):
+    """What several commands take of one memory at the same time, and whether it has enough."""
 
-    devices: tuple[str, ...]
     parts: tuple[tuple[str, int], ...]
     has: int
     verdict: str
@@ -32,43 +31,55 @@ class SharedGpu(Struct, frozen=True, kw_only=True):
         return sum(size for _, size in self.parts)
 
     @property
+    def sums(self) -> str:
+        """The figures that are added."""
+        return " + ".join(f"{gib(size)} {name}" for name, size in self.parts)
+
+    @property
+    def part_rows(self) -> list[dict[str, Any]]:
+        """What each command takes, as data."""
+        return [{"name": name, "bytes": size} for name, size in self.parts]
+
+
+class SharedGpu(Together, frozen=True, kw_only=True):
+    """A GPU that several commands use at the same time."""
+
+    devices: tuple[str, ...]
+
+    @property
     def text(self) -> str:
         """The figures in one line."""
         names = f"GPU{'s' * (len(self.devices) > 1)} {', '.join(self.devices)}"
-        parts = " + ".join(f"{gib(size)} {name}" for name, size in self.parts)
-        return f"{names}: {gib(self.total)} of {gib(self.has)} GiB together ({parts})"
+        return f"{names}: {gib(self.total)} of {gib(self.has)} GiB together ({self.sums})"
 
     @property
     def data(self) -> dict[str, Any]:
         """The same as data."""
-        parts = [{"name": name, "bytes": size} for name, size in self.parts]
         has = {"gpu_memory_bytes": self.has, "total_bytes": self.total}
-        return {"devices": list(self.devices), "verdict": self.verdict, **has, "parts": parts}
+        return {
+            "devices": list(self.devices),
+            "verdict": self.verdict,
+            **has,
+            "parts": self.part_rows,
+        }
 
 
-class SharedNode(Struct, frozen=True, kw_only=True):
+class SharedNode(Together, frozen=True, kw_only=True):
     """A node whose host several commands use at the same time."""
 
-    parts: tuple[tuple[str, int], ...]
-    has: int
     read_from: str
-    verdict: str
 
     @property
     def text(self) -> str:
         """The figures in one line."""
-        total = sum(size for _, size in self.parts)
-        parts = " + ".join(f"{gib(size)} {name}" for name, size in self.parts)
         said = f" ({self.read_from})" if self.read_from else ""
-        return f"host RAM: {gib(total)} of {gib(self.has)} GiB{said} together ({parts})"
+        return f"host RAM: {gib(self.total)} of {gib(self.has)} GiB{said} together ({self.sums})"
 
     @property
     def data(self) -> dict[str, Any]:
         """The same as data."""
-        parts = [{"name": name, "bytes": size} for name, size in self.parts]
-        total = sum(size for _, size in self.parts)
-        has = {"node_bytes": self.has, "total_bytes": total, "read_from": self.read_from}
-        return {"devices": [], "verdict": self.verdict, **has, "parts": parts}
+        has = {"node_bytes": self.has, "total_bytes": self.total, "read_from": self.read_from}
+        return {"devices": [], "verdict": self.verdict, **has, "parts": self.part_rows}
 
 
 Shared = SharedGpu | SharedNode

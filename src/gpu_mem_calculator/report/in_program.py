@@ -118,7 +118,7 @@ def _history() -> str:
         traces = snapshot.get("device_traces") or []
         snapshot["device_traces"] = [trace[-MOST_ENTRIES:] for trace in traces]
         return snapshot_text(pickle.dumps(snapshot, protocol=4)) + "\n"
-    except Exception:  # of a release that has another form; the error and the counters are told
+    except Exception:  # of a release that has another form; the error and the counters are printed
         return ""
 
 

@@ -40,7 +40,7 @@ NEAR = 40  # lines around a message without a stack, which can be of its code
 # A word that can be a model's name, such as Qwen/Qwen2.5-32B-Instruct; the names that are tried.
 MODEL = re.compile(r"(?<![\w/.-])(?:[\w-]+/)?[A-Za-z][\w.-]*-\d[\w.]*[bB](?:-[\w.-]+)?(?![\w/])")
 MOST_NAMES = 12
-OPTION, MOST_OPTIONS = re.compile(r"(?<!\S)--?[a-z]"), 3  # lines with so many are commands
+OPTION, MOST_OPTIONS = re.compile(r"(?<!\S)--?[a-z]"), 3  # a line with three options is a command
 SHORT = (
     20_000  # characters at the begin and the end of a text in which a model's name is looked for
 )

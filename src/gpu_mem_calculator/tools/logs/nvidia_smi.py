@@ -268,7 +268,7 @@ def _xml_cards(text: str) -> Iterator[SmiCard]:
 
 
 def _csv_cards(text: str) -> Iterator[SmiCard]:
-    """Of `--query-gpu`, and of `--query-compute-apps` behind it, each with its header."""
+    """Cards of `--query-gpu`, with the processes that `--query-compute-apps` prints after them."""
     header: list[str] = []
     cards: list[SmiCard] = []
     for words in csv.reader(text.splitlines(), skipinitialspace=True):
