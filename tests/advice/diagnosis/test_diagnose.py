@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.advice.diagnosis.cause_rows import KEYS, rows
+from gpu_mem_calculator.advice.diagnosis.crash import STAGES
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import CERTAIN, LIKELY, POSSIBLE
 from gpu_mem_calculator.advice.diagnosis.places import _rows as places
 from gpu_mem_calculator.advice.diagnosis.places import said_rows
 from gpu_mem_calculator.advice.diagnosis.rules import BY_NAME, BY_PHASE, BY_TENSOR, CAUSE_OF_TENSOR
+from gpu_mem_calculator.advice.diagnosis.sizes import LEDGER
 from gpu_mem_calculator.tools.logs.read import rows as lines
 
 OOM = (
@@ -156,6 +158,12 @@ def test_prose_and_symptoms_have_a_cause(text: str, cause: str) -> None:
     found = diagnose(text).cause
     assert found is not None
     assert (found.id, found.certainty) == (cause, LIKELY)
+
+
+def test_each_phase_of_a_stack_or_of_words_is_one_of_the_ledger() -> None:
+    """A phase without a row fails here."""
+    named = {row["phase"] for kind in ("phase", "inner", "words") for row in places(kind)}
+    assert {*named, "", *STAGES.values(), *BY_PHASE} == LEDGER.keys()
 
 
 def test_every_tensor_of_a_stack_has_a_cause_or_is_known_to_tell_none() -> None:

@@ -16,6 +16,7 @@ from ...tools.logs.frames import Frame, Traceback
 BACKWARD, FORWARD, OPTIMIZER_STEP = "backward", "forward", "optimizer step"
 LOADING, STARTING, EVALUATION, SAVING = "loading", "start-up", "evaluation", "saving"
 PROFILING, GRAPHS, SERVING = "profiling pass", "CUDA graphs", "serving"
+CACHE, SYNC, RESUMING = "cache allocation", "weight sync", "resuming"
 FORMS = ("file", "name", "code", "text")
 DIES = (  # words for a death
     r"\b(?:OOMs?|OOMed|out.of.memory|OutOfMemory\w*|crash\w*|dies|died|fail(?:s|ed)?|kill(?:s|ed))\b"

@@ -18,16 +18,19 @@ from .crash import OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
 from .places import (
     BACKWARD,
+    CACHE,
     EVALUATION,
     FORWARD,
     GRAPHS,
     LOADING,
     OPTIMIZER_STEP,
     PROFILING,
+    RESUMING,
     SAVING,
     STARTING,
+    SYNC,
 )
-from .sizes import Explained
+from .sizes import LEDGER, Explained
 from .symptoms import FIRST_STEPS, FULL, host, of_model, refused, said, static, steps
 
 HELD = (
@@ -35,8 +38,9 @@ HELD = (
 )
 MUCH = 0.1  # of the card: others that hold less are not named where freeing them would not help
 FRAGMENTED = 0.08  # of the card, reserved and not allocated, from which on it can be the cause
-# What a phase allocates in the size of a weight.
+# What a phase allocates in the size of a weight; "" where nothing but the size says it.
 OF_WEIGHTS = {
+    **dict.fromkeys(LEDGER, ""),
     LOADING: "weights",
     STARTING: "weights",
     SAVING: "weights",
@@ -246,8 +250,8 @@ def _tensor(crash: Crash, best: Explained | None) -> str:
     if best is None:
         rest = REST if crash.estimate is not None and crash.tried else {}
         return OF_WEIGHTS[phase] if phase in WEIGHTS_ALONE else rest.get(phase, "")
-    whole = best.of_weight or phase in WEIGHTS_ALONE
-    return OF_WEIGHTS.get(phase, best.tensor) if whole else best.tensor
+    as_weight = OF_WEIGHTS[phase] if best.of_weight or phase in WEIGHTS_ALONE else ""
+    return as_weight or best.tensor
 
 
 def _first_word(one: Explained | None) -> str:
@@ -274,12 +278,12 @@ def _stack_words(crash: Crash) -> tuple[str, ...]:
 
 BY_PHASE = {
     SAVING: "saving",
-    "resuming": "resume",
+    RESUMING: "resume",
     EVALUATION: "evaluation",
-    "weight sync": "weight_sync",
+    SYNC: "weight_sync",
     GRAPHS: "graphs",
     PROFILING: "trial_run",
-    "cache allocation": "no_room_for_cache",
+    CACHE: "no_room_for_cache",
     "generation": "generation",
     LOADING: "weights",
     STARTING: "start_up",

@@ -22,13 +22,18 @@ from ...run.run import Run
 from ...tools.logs.figure import Figure
 from .places import (
     BACKWARD,
+    CACHE,
     EVALUATION,
     FORWARD,
+    GRAPHS,
     LOADING,
     OPTIMIZER_STEP,
     PROFILING,
+    RESUMING,
     SAVING,
+    SERVING,
     STARTING,
+    SYNC,
 )
 
 LEAST = LEAST_OWN_SEGMENT * UNIT  # smaller requests are parts of a segment, whose size says nothing
@@ -39,7 +44,7 @@ MOST_KEPT = 64  # batches of an evaluation whose logits can be in one tensor
 SORTED = "indices of sorted logits"
 GENERATING = "generation"
 PASSES = (FORWARD, BACKWARD, EVALUATION, GENERATING, PROFILING)  # the model runs in them
-# A phase of a death in the words of the ledger.
+# A phase of a death in the words of the ledger; with none, an entry of any phase can be it.
 LEDGER: Mapping[str, tuple[str, ...]] = {
     LOADING: (phases.STARTUP,),
     STARTING: (phases.STARTUP,),
@@ -49,6 +54,7 @@ LEDGER: Mapping[str, tuple[str, ...]] = {
     EVALUATION: (phases.EVALUATION,),
     SAVING: (phases.SAVING, phases.STARTUP),
     GENERATING: (phases.GENERATION, phases.PREFILL, phases.DECODE),
+    **dict.fromkeys(("", PROFILING, CACHE, GRAPHS, SERVING, SYNC, RESUMING), ()),
 }
 
 
@@ -198,7 +204,8 @@ def _ledger(estimate: Estimate, phase: str) -> Iterator[tuple[float, Explained]]
     several.
     """
     ledger = estimate.ledger
-    there = {one.name for one in ledger.instants if one.phase in LEDGER.get(phase, (one.phase,))}
+    names = LEDGER[phase]
+    there = {one.name for one in ledger.instants if not names or one.phase in names}
     for entry in ledger.entries:
         if entry.place != GPU or not int(entry.bytes) or not there & entry.live.keys():
             continue
