@@ -142,3 +142,11 @@ def test_what_is_not_modelled_is_named(name: str) -> None:
     row = next(row for row in ROWS if row["id"] == name)
     with pytest.raises(InputError, match=NOT_MODELLED[name]):
         run_of(row)
+
+
+def test_a_second_draw_has_other_logs() -> None:
+    """`layers_2.jsonl` was committed before any of it was predicted."""
+    second = [json.loads(line) for line in LOGS.with_name("layers_2.jsonl").open()]
+    names = [row["id"] for row in (*ROWS, *second)]
+    assert len(names) == len(set(names)) == 63
+    assert not any(row["seen"] for row in second)
