@@ -14,7 +14,7 @@ from gpu_mem_calculator.estimates.calculator import (
     GPUMemoryCalculator,
     full_estimate,
 )
-from gpu_mem_calculator.estimates.life import STEADY
+from gpu_mem_calculator.estimates.node import STEADY
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.runfile.config import (
     EngineConfig,

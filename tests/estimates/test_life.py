@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
-from gpu_mem_calculator.estimates.life import FIRST, STEADY, PhaseMemory, node_memory, on_node
+from gpu_mem_calculator.estimates.node import FIRST, STEADY, PhaseMemory, node_memory, on_node
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.phases import (
     EVALUATION,

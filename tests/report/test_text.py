@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gpu_mem_calculator.advice.training.answers import TrainingAnswers, training_answers
 from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
 from gpu_mem_calculator.estimates.calculator import Estimate, estimate, full_estimate
-from gpu_mem_calculator.estimates.life import TITLES
 from gpu_mem_calculator.estimates.longest_sequence import longest_sequence
+from gpu_mem_calculator.estimates.node import TITLES
 from gpu_mem_calculator.estimates.result import OutOfMemory
 from gpu_mem_calculator.estimates.stage_replay import taken_under
 from gpu_mem_calculator.estimates.verdict_words import total_bytes

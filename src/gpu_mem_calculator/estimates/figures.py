@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..run.phases import STARTUP
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, headroom_bytes, replay_verdict
-from .life import NodeMemory, PhaseMemory, SharedPool, life, node_memory
+from .node import NodeMemory, PhaseMemory, SharedPool, node_memory
 from .stage_ledgers import StageLedgers
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def life(self) -> list[PhaseMemory]:
         """The phases of the run, in order."""
+        from .life import life  # servers have another
+
         return life(self)
 
     @cached_property

@@ -36,7 +36,7 @@ from ..runfile.resolve.resolved_run import ResolvedRun
 from .bounds import bounded, bounded_verdict
 from .figures import Figures
 from .fit_verdict import FITS, SHORT, UNSURE, gap_warning
-from .life import NodeMemory, on_node
+from .node import NodeMemory, on_node
 from .result import (
     LengthsResult,
     MemoryBreakdown,

@@ -16,7 +16,7 @@ from ..run.limits import BoundedLimit
 from ..run.releases import UserRelease
 from ..runfile.inference_config import ServingResult
 from .fit_verdict import FITS, SHORT, UNSURE
-from .life import NodeMemory, PhaseMemory
+from .node import NodeMemory, PhaseMemory
 from .verdict_words import total_bytes
 
 # Of a breakdown, in its order.

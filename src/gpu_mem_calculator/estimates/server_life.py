@@ -28,8 +28,8 @@ from ..run.served import (
 )
 from ..run.server_host import ServerHost, checkpoint_bytes, is_16_bit
 from ..runfile.resolve.resolved_run import ResolvedRun
-from .life import PhaseMemory, SharedPool, node_memory
 from .memory_result import host_words
+from .node import PhaseMemory, SharedPool, node_memory
 from .result import MemoryResult
 
 BEFORE_CAPTURE = (

@@ -12,7 +12,7 @@ from .bounds import bounded_verdict
 from .calculator import full_estimate
 from .checked import BAD_INPUT, CANNOT_TELL, DOES_NOT_FIT, USED, Checked
 from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE
-from .life import node_verdict
+from .node import node_verdict
 
 # What begins the place of a limit that is a container's own.
 PER_CONTAINER = ("resources.limits", "deploy.resources", "mem_limit", "--memory")

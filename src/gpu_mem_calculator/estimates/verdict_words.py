@@ -12,7 +12,7 @@ from ..run.limits import BoundedLimit
 from ..run.releases import OWN, UserRelease, package_name
 from .bounds import deciding
 from .fit_verdict import CLEAR, FITS, SHORT, UNSURE, WORDS
-from .life import MARGIN
+from .node import MARGIN
 
 if TYPE_CHECKING:
     from ..runfile.inference_config import ServingResult

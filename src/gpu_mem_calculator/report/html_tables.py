@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from ..estimates.calculator import STEP, Estimate
 from ..estimates.explain.worked_formula import kind_terms
-from ..estimates.life import TITLES as PHASE_TITLES
-from ..estimates.life import NodeMemory
+from ..estimates.node import TITLES as PHASE_TITLES
+from ..estimates.node import NodeMemory
 from ..estimates.result import MemoryResult
 from ..estimates.verdict_words import total_bytes
 from ..ledger.ledger import (

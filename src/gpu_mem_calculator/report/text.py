@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..advice.training.answers import LONGEST, OTHER_TOOLS, TrainingAnswers
 from ..estimates.calculator import Estimate
-from ..estimates.life import TITLES, NodeMemory, PhaseMemory
+from ..estimates.node import TITLES, NodeMemory, PhaseMemory
 from .headline import basis, headline, remarks, verdict
 from .lengths_words import long_lengths_words
 from .lines import BOLD, DIM, Line, command, gib, line, wrap_lines

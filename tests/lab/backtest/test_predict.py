@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.estimates.life import STEADY
+from gpu_mem_calculator.estimates.node import STEADY
 from gpu_mem_calculator.estimates.stage_replay import replay_stage
 from gpu_mem_calculator.lab.backtest.phases import replayed_peaks
 from gpu_mem_calculator.lab.backtest.predict import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...estimates.calculator import Estimate, full_estimate
-from ...estimates.life import FIRST, STEADY, PhaseMemory
+from ...estimates.node import FIRST, STEADY, PhaseMemory
 from ...ledger.units import MIB
 from ...run.cuda.libraries import HOST_NCCL_BYTES
 from ...run.phases import (

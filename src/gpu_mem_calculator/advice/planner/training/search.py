@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ....estimates.life import MARGIN
 from ....estimates.machine import machine_of
 from ....estimates.margin import margin_of
+from ....estimates.node import MARGIN
 from ....ledger.remember import remembered
 from ....run.run import Run
 from ....runfile.resolve.resolved_run import ResolvedRun
