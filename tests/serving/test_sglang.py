@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, POOL, SERVING, WEIGHTS, ServerMemory
 from gpu_mem_calculator.runfile.text.errors import InputError
@@ -137,22 +136,6 @@ def test_multi_token_prediction_is_a_layer_more() -> None:
         speculative_method="nextn",
     )
     assert item(server, "draft: keys and values") * 61 == item(server, "keys and values")
-
-
-def test_weights_that_stay_on_the_host() -> None:
-    """cpu_offload_gb of each rank are in host RAM; the pool grows by as much."""
-    plain, server = served(enforce_eager=True), served(cpu_offload_gb=4, enforce_eager=True)
-    away = sum(one.bytes for one in server.items if one.place == CPU)
-    assert away == 4 * GIB
-    assert plain.figure(WEIGHTS) - server.figure(WEIGHTS) == away
-    assert server.pool_bytes - plain.pool_bytes == pytest.approx(away, rel=0.001)
-
-
-def test_a_cache_on_the_host() -> None:
-    """hicache_ratio times the pool."""
-    server = served(hicache_ratio=2.0, gpu_memory_utilization=0.8)
-    host = next(one for one in server.items if one.place == CPU)
-    assert host.bytes == 2 * server.pool_bytes
 
 
 def test_eager_has_no_graphs() -> None:

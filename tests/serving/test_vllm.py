@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.server_result import serving_result
-from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerMemory
 from gpu_mem_calculator.runfile.resolve.resolve_inference import resolve_inference
@@ -167,17 +166,6 @@ def test_the_experts_workspace_stays_from_014() -> None:
     memory = served("qwen3-30b-a3b", engine_version="0.19.0")
     assert item(memory, "workspace of the experts") == 8192 * 8 * 4096 * 2
     assert item(served("qwen3-30b-a3b", engine_version="0.11.0"), "workspace of the experts") == 0
-
-
-def test_weights_in_the_hosts_memory() -> None:
-    """cpu_offload_gb moves weights from the card to the host, and the pool grows by it."""
-    plain, offloaded = (
-        served(engine_version="0.11.0"),
-        served(engine_version="0.11.0", cpu_offload_gb=4),
-    )
-    assert plain.figure(WEIGHTS) - offloaded.figure(WEIGHTS) == 4 * GIB
-    assert offloaded.pool_bytes - plain.pool_bytes == 4 * GIB
-    assert sum(one.bytes for one in offloaded.items if one.place == CPU) == 4 * GIB
 
 
 def test_the_least_card() -> None:

@@ -5,12 +5,13 @@ that it has memory for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ...ledger.formula import bytes_each
-from ...ledger.num import ceil_div
+from ...ledger.num import ceil_div, power_of_two
 from ...ledger.remember import remembered
 from ...ledger.source import Source
-from ...ledger.units import MIB
+from ...ledger.units import GIB, MIB
 from ...models.arch.adapters import linears
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import Attention, LatentAttention, Moe
@@ -112,6 +113,13 @@ def stored(
     arch: Arch, shard: ServerShard, weight_format: WeightFormat, bits: int
 ) -> tuple[Item, ...]:
     """Group and bytes of every tensor; q, k and v are one tensor, and so are gate and up."""
+    return tuple((part, size) for _, part, size in _tensors(arch, shard, weight_format, bits))
+
+
+def _tensors(
+    arch: Arch, shard: ServerShard, weight_format: WeightFormat, bits: int
+) -> Iterator[tuple[int, str, int]]:
+    """Layer, group and bytes of every tensor of `stored`."""
     joint: dict[tuple[int, str, str], int] = {}
     parts: dict[tuple[int, str, str], str] = {}
     for parameter in held(arch, shard):
@@ -119,7 +127,31 @@ def stored(
             key = (parameter.layer, parameter.joint or parameter.name, suffix)
             joint[key] = joint.get(key, 0) + size
             parts[key] = group_title(parameter, suffix)
-    return tuple((parts[key], size) for key, size in joint.items())
+    return ((key[0], parts[key], size) for key, size in joint.items())
+
+
+class Offloaded(NamedTuple):
+    """Parameters that stay in host RAM: their bytes, and those of the pinned blocks they are in."""
+
+    size: int = 0
+    pinned: int = 0
+
+
+def offloaded(run: Run, shard: ServerShard, stored_format: WeightFormat | None = None) -> Offloaded:
+    """Parameters of layers that `cpu_offload_gb` leaves in host RAM: whole ones, in order, until it
+    is reached. Each is pinned alone, and torch's host allocator takes a power of two for it (torch
+    2.11 aten/src/ATen/core/CachingHostAllocator.h).
+
+    vllm 0.11.0 model_executor/models/utils.py maybe_offload_to_cpu, 0.28.0
+    model_executor/offloader/uva.py; sglang 0.5.18 srt/utils/offloader.py OffloaderV1.
+    """
+    limit = int(float(run.options["cpu_offload_gb"] or 0) * GIB)
+    size = pinned = 0
+    tensors = stored_format or run_format(run)
+    for layer, _, each in _tensors(run.arch, shard, tensors, BITS[run.precision]) if limit else ():
+        if layer >= 0 and size < limit:
+            size, pinned = size + each, pinned + power_of_two(each)
+    return Offloaded(int(run.scaled(size)), int(run.scaled(pinned)))
 
 
 def group_title(parameter: ShardedParameter, suffix: str) -> str:

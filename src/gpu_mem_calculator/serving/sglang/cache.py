@@ -13,20 +13,32 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from ...ledger.num import round_up
+from ...ledger.num import power_of_two, round_up
 from ...ledger.words import words
 from ...models.arch.blocks import Attention, Indexer, LatentAttention
 from ...training.generation import kv_cache
 from ...training.generation.kv_cache import INDEX, STATE, WINDOW, LayerState, unscaled_row
 from . import speculative
 from .options import SglangOptions
-from .versions import COUNTED_DRAFT, HALF_REQUESTS, SPARE_STATE, SPLIT_WINDOWS
+from .versions import (
+    COUNTED_DRAFT,
+    EXACT_HOST,
+    HALF_REQUESTS,
+    HOST_INDEX,
+    HOST_SIDECARS,
+    HOST_STATES,
+    PACKED_DRAFT,
+    SPARE_STATE,
+    SPLIT_HOST,
+    SPLIT_WINDOWS,
+)
 from .weights import STEP
 
 SPLIT_FAMILIES = ("gpt_oss", "llama4", "gemma4", "mimo_v2", "step3p5")  # model_config.py
 EVICTION_INTERVAL = 128  # tokens outside the window that are not yet freed (environ.py)
 INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, one scale for each block
 LEAST_REQUESTS, MOST_REQUESTS, REQUEST_RATIO = 2048, 4096, 512
+GB = 10**9  # of hicache_size
 STATE_BITS, CONV_BITS = 32, 16  # configs/mamba_utils.py mamba2_state_dtype
 SLOTS, OVERLAP_SLOTS = 3, 2  # copies of a request's state under prefix caching
 OVERLAP_FAMILIES = words(
@@ -42,9 +54,11 @@ class CacheCell(Struct, frozen=True, kw_only=True):
     - `window`: tokens of that window
     - `state`: m
     - `draft`: a token in the draft's layers
+    - `index`: the indexer's part of F
     """
 
     full: int
+    index: int = 0
     windowed: int = 0
     window: int = 0
     state: int = 0
@@ -99,6 +113,9 @@ def cache_cell(setting: SglangOptions) -> CacheCell:
         window=max((one.window or 0 for one in windowed), default=0),
         state=sum(one.state_bytes * len(one.places) for one in caches if one.kind == STATE),
         draft=sum(_token_bytes(setting, one) for one in drafts) if shard.head else 0,
+        index=sum(
+            _token_bytes(setting, one) * len(one.places) for one in full if one.kind == INDEX
+        ),
     )
 
 
@@ -235,3 +252,62 @@ def rounding_bytes(setting: SglangOptions, pool: SglangPool) -> int:
         each = rows * _token_bytes(setting, one) // count
         total += len(one.places) * count * int(round_up(each, STEP) - each)
     return total
+
+
+class HostPool(Struct, frozen=True):
+    """A pool's copy in host RAM: how many units it holds, and of how many bytes each."""
+
+    name: str
+    count: int
+    each: int
+    pinned: bool  # by torch, which takes a power of two
+
+    @property
+    def bytes(self) -> int:
+        """What it takes of the host."""
+        return power_of_two(self.count * self.each) if self.pinned else self.count * self.each
+
+    @property
+    def formula(self) -> str:
+        """How `bytes` is computed."""
+        text = f"{self.count:,} × {self.each:,} bytes"
+        return f"{text}, rounded up to a power of two" if self.pinned else text
+
+
+def host_pools(setting: SglangOptions, pool: SglangPool) -> list[HostPool]:
+    """What the hierarchical cache keeps on the host, of each rank, the main pool first.
+
+    sglang 0.5.18 srt/mem_cache/pool_host/base.py, hybrid_cache/hybrid_pool_assembler.py,
+    kv_cache_builder.py maybe_register_hicache_draft; 0.5.3 memory_pool_host.py pins by torch.
+    """
+    cell, options, now = pool.cell, setting.run.options, setting.version
+    fixed, ratio = int(options["hicache_size"] or 0) * GB, float(options["hicache_ratio"] or 0)
+    if not fixed and not ratio:
+        return []
+    copied = cell.index if HOST_INDEX <= now < HOST_SIDECARS else 0
+    own = speculative.method(setting.run) in (speculative.EAGLE, speculative.NEXTN)
+    packed = cell.draft if own and setting.run.draft is None and now >= PACKED_DRAFT else 0
+    rows = (
+        ("cache on the host", pool.tokens, cell.full - cell.index + copied + packed, setting.page),
+        ("cache on the host: windows", pool.window_tokens, cell.windowed, setting.page),
+        ("cache on the host: states", pool.slots, cell.state, 1),
+    )
+    total = max(1, sum(units * each for _, units, each, _ in rows))
+    pinned = now < EXACT_HOST
+
+    def copy(name: str, units: int, each: int, page: int) -> HostPool:
+        part = fixed * units * each // total if now >= SPLIT_HOST else fixed
+        count = part // each if fixed else int(ratio * units)
+        pages = count // page + (now >= HOST_STATES)
+        return HostPool(name, pages * page, each, pinned)
+
+    found = [copy(*row) for row in rows if row[1] and row[2]]
+    if now >= HOST_SIDECARS and found:
+        beside = (("indexer", cell.index), ("draft", 0 if packed else cell.draft))
+        tokens = found[0].count
+        found += (
+            HostPool(f"cache on the host: {name}", tokens, each, pinned)
+            for name, each in beside
+            if each
+        )
+    return found

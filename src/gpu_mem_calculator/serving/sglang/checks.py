@@ -14,10 +14,10 @@ from ...run.weights.rank_weights import adapter_problems, format_problems
 from ...training.generation.kv_cache import has_cache
 from .. import USUAL, other_server
 from . import speculative, versions
-from .cache import SglangPool
+from .cache import GB, SglangPool, host_pools
 from .options import OPTIONS, SglangOptions
 from .row import ROW
-from .versions import COUNTED_DRAFT, NEWEST
+from .versions import COUNTED_DRAFT, HOST_STATES, HOST_WINDOWS, NEWEST, SMALLER_HOST
 
 CACHES = ("auto", "bf16", "fp8")
 # sglang 0.5.20 srt/models/mamba.py, mamba2.py, falcon_mamba.py: models without attention
@@ -104,6 +104,30 @@ def start_problem(setting: SglangOptions, pool: SglangPool, start: StartBytes) -
             f"CUDA graphs and a prefill of {setting.chunk:,} tokens need {_gib(other)} GiB; "
             f"{share} leaves {_gib(slack)} GiB. Lower it to {fits:g}, or lower "
             "chunked_prefill_size."
+        )
+    return _host_problem(setting, pool)
+
+
+def _host_problem(setting: SglangOptions, pool: SglangPool) -> str:
+    """Why SGLang refuses a hierarchical cache, by release."""
+    copies, now = host_pools(setting, pool), setting.version
+    kinds = (
+        ("states", pool.slots, HOST_STATES),
+        ("a pool for windows", pool.window_tokens, HOST_WINDOWS),
+    )
+    for what, exists, since in kinds:
+        if copies and exists and now < since:
+            has = f"SGLang before {version_text(since)} has no hierarchical cache for models with"
+            return f"{has} {what}. Leave --enable-hierarchical-cache out."
+    fixed = setting.run.options["hicache_size"]
+    if copies and now < SMALLER_HOST and copies[0].count <= pool.tokens:
+        key, least = "--hicache-ratio", "a ratio above 1"
+        if fixed:
+            least = f"{pool.tokens * copies[0].each // GB + 1} or more"
+            key = f"--hicache-size {fixed}"
+        return (
+            f"{key} holds {copies[0].count:,} tokens, the GPU {pool.tokens:,}; SGLang before "
+            f"{version_text(SMALLER_HOST)} refuses a smaller cache on the host. Use {least}."
         )
     return ""
 

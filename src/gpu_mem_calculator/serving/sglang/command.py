@@ -34,7 +34,6 @@ SWITCHES = (
     ("disable_radix_cache", "--disable-radix-cache"),
     ("disable_prefill_cuda_graph", "--disable-prefill-cuda-graph"),
     ("max_lora_rank", "--enable-lora"),
-    ("hicache_ratio", "--enable-hierarchical-cache"),
 )
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 CACHES = {"fp8": "fp8_e4m3", "bf16": "bfloat16"}
@@ -60,6 +59,8 @@ def _flags(setting: SglangOptions) -> Iterator[str]:
     for key, flag in SWITCHES:
         if options[key]:
             yield flag
+    if options["hicache_ratio"] or options["hicache_size"]:
+        yield "--enable-hierarchical-cache"
     if options["max_lora_rank"]:
         yield from ("--lora-target-modules", "all")
     late = setting.version >= COUNTED_DRAFT

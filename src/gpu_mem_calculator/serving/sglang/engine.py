@@ -34,11 +34,18 @@ from ...run.server_host import (
     loading_problem,
     quantizes,
 )
-from ...run.weights.rank_weights import weight_items
+from ...run.weights.rank_weights import offloaded, weight_items
 from ...run.weights.recipes import RECIPES
 from . import cache, versions
 from .activations import TABLE, activation_items, row_bytes
-from .cache import SglangPool, build_pool, largest_pool, rounding_bytes, slots_of_a_request
+from .cache import (
+    SglangPool,
+    build_pool,
+    host_pools,
+    largest_pool,
+    rounding_bytes,
+    slots_of_a_request,
+)
 from .checks import StartBytes, problems, start_problem
 from .command import command
 from .graphs import graph_items
@@ -46,7 +53,7 @@ from .options import OPTIONS, SglangOptions, stage_layers
 from .row import ROW
 from .speculative import ALIASES, METHODS
 from .versions import COUNTED_DRAFT, SPARE_STATE, kernels_loaded_first
-from .weights import draft, load_items, offloaded_bytes
+from .weights import draft, load_items
 
 POOL_CODE = code(
     "sglang 0.5.23 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
@@ -57,7 +64,10 @@ DRAFT_CODE = code(
     "many tokens as the model's"
 )
 OFFLOAD = code("sglang 0.5.23 srt/utils/offloader.py: whole parameters in pinned memory")
-HICACHE = code("sglang 0.5.23 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
+HICACHE = code(
+    "sglang 0.5.18 srt/mem_cache/pool_host/base.py HostKVCache: hicache_size, else hicache_ratio × "
+    "the pool; before 0.5.5 torch pins it, a power of two"
+)
 GAPS_FORMULA = f"{SIMULATED}each buffer of the pool in steps of 2 MiB, less its bytes"
 GAPS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp: buffers in whole steps of 2 MiB")
 
@@ -179,18 +189,14 @@ def _working_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerI
 
 
 def _host_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
-    """What is in host RAM: offloaded parameters, and the pool's copy of hicache_ratio."""
-    size, ratio = offloaded_bytes(setting), float(setting.run.options["hicache_ratio"] or 0)
-    if size:
-        formula = f"{size:,} of cpu_offload_gb"
-        yield ServerItem(WEIGHTS, "offloaded parameters", size, OFFLOAD, formula, place=CPU)
-    fixed = int(setting.run.options["hicache_size"] or 0)
-    if fixed:
-        formula, size = f"{fixed} GB × 1,000,000,000", fixed * 10**9
-    elif ratio:
-        formula, size = f"floor({ratio:g} × {pool.bytes:,} of the pool)", int(ratio * pool.bytes)
-    if fixed or ratio:
-        yield ServerItem(POOL, "cache on the host", size, HICACHE, formula, place=CPU)
+    """What is in host RAM: offloaded parameters, and the hierarchical cache."""
+    on_host = offloaded(setting.run, setting.shard)
+    if on_host.size:
+        name = "offloaded parameters"
+        text = f"{on_host.size:,} of cpu_offload_gb, each parameter rounded up to a power of two"
+        yield ServerItem(WEIGHTS, name, on_host.pinned, OFFLOAD, text, place=CPU)
+    for one in host_pools(setting, pool):
+        yield ServerItem(POOL, one.name, one.bytes, HICACHE, one.formula, place=CPU)
 
 
 def _needs(setting: SglangOptions, loaded: int, other: tuple[ServerItem, ...]) -> int:

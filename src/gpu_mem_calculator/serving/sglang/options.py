@@ -182,7 +182,7 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
             self.run.options["enforce_eager"] and self.version >= (0, 5, 14)
         )
         disabled = disabled or options["disable_prefill_cuda_graph"]
-        keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio")
+        keys = ("max_lora_rank", "cpu_offload_gb", "hicache_ratio", "hicache_size")
         if disabled or several or run.arch.tower or any(options[key] for key in keys):
             return ()
         most = self.whole_chunk

@@ -23,6 +23,15 @@ LARGER_STEPS = (0, 5, 20)  # longer chunks and larger graphs on cards of 20 to 3
 GRAPHS_OF_REQUESTS = (0, 5, 22)  # no decode graph is larger than max_running_requests
 LONG_LATENT_GRAPHS = (0, 5, 23)  # prefill graphs of latent attention have more than 2,048 tokens
 SPARE_STATE = (0, 5, 16)  # the slot for padding is part of the states' share
+# The hierarchical cache in host RAM.
+EXACT_HOST = (0, 5, 5)  # registered as large as it is; before, torch pins a power of two
+HOST_INDEX = (0, 5, 9)  # an indexer's keys are copied as well
+HOST_STATES = (0, 5, 10)  # models with states can have one, and every copy one page more
+HOST_SIDECARS = (0, 5, 11)  # copies of an indexer's keys and of a draft's are beside hicache_size
+HOST_WINDOWS = (0, 5, 13)  # models with a separate pool for windows can have one
+SMALLER_HOST = (0, 5, 15)  # a copy may be smaller than the pool on the GPU
+SPLIT_HOST = (0, 5, 17)  # hicache_size is for all pools together; before, for each
+PACKED_DRAFT = (0, 5, 18)  # a copy of the model's own draft layers is part of hicache_size
 
 
 def version(run: Run) -> Version:

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator
 from ...ledger.formula import SIMULATED, Formula, bytes_each
 from ...ledger.num import round_up
 from ...ledger.source import ARITHMETIC, Source, code
-from ...ledger.units import GIB, MIB
+from ...ledger.units import MIB
 from ...models.arch.blocks import LatentAttention
 from ...run.cuda.libraries import KERNELS_SOURCE, kernels_bytes
 from ...run.weights.rank_weights import (
     BITS,
+    offloaded,
     rotary_formulas,
     rotary_tables,
     run_format,
     stored,
     weight_items,
-    weights_bytes,
 )
 from ...run.weights.shards import LINEAR, held
 from ...run.weights.weight_formulas import less, weight_formulas
@@ -53,7 +53,7 @@ def load_items(setting: SglangOptions) -> Iterator[Named]:
     positions = max(run.arch.max_seq_len, setting.context)  # rows of cosines and sines, in fp32
     tables = [size for _, size in rotary_tables(run.arch, shard, positions, 32)]
     copies = list(absorbed_copies(setting))
-    to_offload, formulas = offloaded_bytes(setting), weight_formulas(run, shard)
+    to_offload, formulas = offloaded(run, shard).size, weight_formulas(run, shard)
     for name, size in weight_items(run, shard, rounded=False):
         on_gpu = max(0, size - to_offload)
         to_offload -= size - on_gpu
@@ -72,15 +72,6 @@ def load_items(setting: SglangOptions) -> Iterator[Named]:
     if setting.version >= COUNTED_DRAFT:
         size, formula = draft(setting)
         yield "draft: parameters", size, ARITHMETIC, formula
-
-
-def offloaded_bytes(setting: SglangOptions) -> int:
-    """Bytes of this rank's weights in host RAM: `cpu_offload_gb` GiB, at most all of them."""
-    limit = int(float(setting.run.options["cpu_offload_gb"] or 0) * GIB)
-    if not limit:
-        return 0
-    items = weight_items(setting.run, setting.shard, rounded=False)
-    return min(limit, weights_bytes(items))
 
 
 def absorbed_copies(setting: SglangOptions) -> Iterator[int]:

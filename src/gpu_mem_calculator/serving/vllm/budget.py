@@ -26,7 +26,7 @@ from ...models.arch.blocks import Moe
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, OTHERS, WEIGHTS, ServerItem
 from ...run.weights import find_format
-from ...run.weights.rank_weights import ROUNDED, run_format
+from ...run.weights.rank_weights import ROUNDED, offloaded, run_format
 from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
 from ...run.weights.weight_formulas import less, parameters_formula
 from .activations import deducts_segments, profile_peak
@@ -148,32 +148,27 @@ def _items(figure: str, parts: Iterable[SourcedBytes]) -> Iterator[ServerItem]:
 
 def _weight_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Parameters, adapter slots and a draft; offloaded parameters are in host memory."""
-    offloaded = _offloaded_bytes(run, shard)
+    on_host = offloaded(run, shard)
     rows = rank_weights(run, shard)
     whole, formulas = dict(rows), rank_formulas(run, shard)
-    for name, size in _subtract_offloaded(rows, offloaded):
+    for name, size in _subtract_offloaded(rows, on_host.size):
         if size:
             text = less(formulas(name), whole[name] - size)
             yield ServerItem(WEIGHTS, name, size, LOADED_SOURCE, text)
     yield from _draft_items(run, shard)
     if v1(run):
         yield from _items(WEIGHTS, adapter_slots(run, shard))
-    if offloaded:
-        name, text = "offloaded parameters", f"{offloaded / GIB:g} GiB × {GIB:,}"
-        yield ServerItem(WEIGHTS, name, offloaded, OFFLOAD_SOURCE, text, place=CPU)
+    if on_host.size:
+        text = f"{on_host.size:,} of cpu_offload_gb, each parameter rounded up to a power of two"
+        name = "offloaded parameters"
+        yield ServerItem(WEIGHTS, name, on_host.pinned, OFFLOAD_SOURCE, text, place=CPU)
 
 
-def _offloaded_bytes(run: Run, shard: ServerShard) -> int:
-    """Bytes of weights in host memory: `cpu_offload_gb`, at most all weights."""
-    requested = int(run.options["cpu_offload_gb"] * GIB)
-    return min(requested, sum(size for _, size in rank_weights(run, shard))) if requested else 0
-
-
-def _subtract_offloaded(rows: list[tuple[str, int]], offloaded: int) -> Iterator[tuple[str, int]]:
-    """The rows minus `offloaded` bytes, taken from the layers' rows first."""
-    for name, size in sorted(rows, key=lambda row: row[0] in NOT_LAYERS) if offloaded else rows:
-        remaining = max(0, size - offloaded)
-        offloaded -= size - remaining
+def _subtract_offloaded(rows: list[tuple[str, int]], on_host: int) -> Iterator[tuple[str, int]]:
+    """The rows minus the bytes on the host, taken from the layers' rows first."""
+    for name, size in sorted(rows, key=lambda row: row[0] in NOT_LAYERS) if on_host else rows:
+        remaining = max(0, size - on_host)
+        on_host -= size - remaining
         yield name, remaining
 
 

@@ -96,6 +96,7 @@ class BlockPool(Struct, frozen=True, kw_only=True):
     - `items`: name and bytes of what is allocated; smaller than the pool by less than a block, or
       by what another rank has no memory for
     - `states_bytes`: the minimum that graphs of decode steps need
+    - `tensors`: how many hold it, one for each layer of the largest group; `groups`: their number
     - `problem`: why vLLM would not start, in one sentence; empty if it starts
     """
 
@@ -110,6 +111,8 @@ class BlockPool(Struct, frozen=True, kw_only=True):
     longest: int = 0
     spare_bytes: int = 0
     states_bytes: int = 0
+    tensors: int = 0
+    groups: int = 0
     items: tuple[tuple[str, int], ...] = ()
     problem: str = ""
 
@@ -151,6 +154,8 @@ def block_pool(
         spare_bytes=spare,
         items=((_pool_name(layout, count), count * block),),
         states_bytes=_state_blocks(run, layout) * block,
+        tensors=max(len(group.slots) for group in layout.rank_groups),
+        groups=len(layout.groups),
         problem=problem or _states_problem(run, layout, count),
     )
 

@@ -14,6 +14,7 @@ from math import ceil
 from msgspec.structs import replace
 
 from ...ledger.ledger import CPU
+from ...ledger.num import power_of_two
 from ...ledger.remember import remembered
 from ...ledger.source import code
 from ...ledger.units import GIB, MIB
@@ -47,8 +48,16 @@ from .weights import rank_weights
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 PEAKS = {"feed-forward": "the MLP"}  # the field's word
-SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
-OFFLOAD_SOURCE = code("vllm 0.20.0 config/vllm.py: kv_offloading_size, shared by the ranks")
+SWAP_SOURCE = code(
+    "vllm 0.7.3 vllm/worker/cache_engine.py _allocate_kv_cache: swap_space of each GPU, a pinned "
+    "tensor for each layer"
+)
+OFFLOAD_SOURCE = code(
+    "vllm 0.20.0 config/vllm.py: kv_offloading_size, shared by the ranks; v1/kv_offload/worker/"
+    "cpu_gpu.py: pinned tensors; 0.27.0 v1/kv_offload/cpu/shared_offload_region.py: a file"
+)
+JOINT_OFFLOAD: Version = (0, 14, 0)  # offloading_connector.py prefer_cross_layer_blocks
+SHARED_OFFLOAD: Version = (0, 27, 0)
 # 0.20.0 distributed/device_communicators/shm_broadcast.py, config/multimodal.py; 0.12.0 and 0.13.0
 # model_executor/layers/quantization/fp8.py; device_allocator/cumem.py sleep.
 CHUNKS, CHUNK_BYTES = 10, 16 * MIB  # of a queue in /dev/shm to the workers
@@ -92,7 +101,7 @@ def serve(run: Run) -> ServerMemory:
     host = server_host(resolved, rank.shard, loaded_bytes(rank))
     beside = sum(size for _, size, _ in outside)
     return ServerMemory(
-        items=(*rank.items, *_pool_item(rank, pool), *host_items(resolved)),
+        items=(*rank.items, *_pool_item(rank, pool), *host_items(resolved, pool)),
         tokens=pool.tokens,
         token_bytes=pool.token_bytes,
         max_seq_len=length,
@@ -114,19 +123,24 @@ def loaded_bytes(rank: RankBudget) -> int:
     return sum(one.bytes for one in rank.items if one.figure == WEIGHTS and one.place != CPU)
 
 
-def host_items(run: Run) -> Iterator[ServerItem]:
-    """Caches in host RAM, of each rank."""
-    swap = run.options["swap_space"]
-    swap_bytes = int(swap * GIB)
-    if swap_bytes:
-        text = f"floor({swap:g} GiB × {GIB:,})"
-        yield ServerItem(POOL, "swap space", swap_bytes, SWAP_SOURCE, text, place=CPU)
-    size = run.options["kv_offloading_size"]
-    if size:
+def host_items(run: Run, pool: BlockPool) -> Iterator[ServerItem]:
+    """Caches in host RAM, of each rank: a tensor for each layer, and since 0.14 one for all where
+    they are alike. Torch pins a power of two for each; since 0.27 they are a file in /dev/shm.
+    """
+    swap, size = run.options["swap_space"], run.options["kv_offloading_size"]
+    if swap and pool.tensors:
+        each = int(swap * GIB) // pool.tensors
+        text = f"{pool.tensors} layers × {each:,} bytes, each rounded up to a power of two"
+        taken = pool.tensors * power_of_two(each)
+        yield ServerItem(POOL, "swap space", taken, SWAP_SOURCE, text, place=CPU)
+    if size and pool.tensors:
         ranks = int(run.mesh.tp * run.mesh.pp)
-        text = f"ceil({size:g} GiB × {GIB:,} / {ranks} ranks)"
-        each = ceil(size * GIB / ranks)
-        yield ServerItem(POOL, "offloaded cache", each, OFFLOAD_SOURCE, text, place=CPU)
+        taken, text = ceil(size * GIB / ranks), f"ceil({size:g} GiB × {GIB:,} / {ranks} ranks)"
+        if version(run) < SHARED_OFFLOAD:
+            tensors = 1 if version(run) >= JOINT_OFFLOAD and pool.groups == 1 else pool.tensors
+            text = f"{tensors} × {taken // tensors:,} bytes, each rounded up to a power of two"
+            taken = tensors * power_of_two(taken // tensors)
+        yield ServerItem(POOL, "offloaded cache", taken, OFFLOAD_SOURCE, text, place=CPU)
 
 
 def server_host(run: Run, shard: ServerShard, weights: int) -> ServerHost:

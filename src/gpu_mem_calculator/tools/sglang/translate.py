@@ -110,9 +110,10 @@ def inference_section(reading: Reading, given: Mapping[str, Any]) -> Section:
     if given.get("enable_hierarchical_cache"):
         ratio = given.get("hicache_ratio")
         ratio = HICACHE_RATIO if ratio is None else ratio
-        section["hicache_ratio"] = real_number("hicache_ratio", ratio)
         if given.get("hicache_size"):
             section["hicache_size"] = whole_number("hicache_size", given["hicache_size"])
+        else:
+            section["hicache_ratio"] = real_number("hicache_ratio", ratio)
     section.setdefault("tensor_parallel_size", 1)
     return section
 
