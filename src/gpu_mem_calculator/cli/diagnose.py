@@ -49,20 +49,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> Asked | None:
     """The run of --config or of the command, with the card and the settings that are given."""
-    from msgspec.structs import replace
-
-    from ..runfile.read import with_settings
     from ..tools.read import Door, read
-    from .releases import at_releases, known_releases, named_texts
+    from .releases import known_releases, named_texts
 
     if args.config and args.launch:
         raise InputError("--config and a command both say the run; give one of them")
     source = args.config or args.launch
     if not source:
         return None
-    door = Door(releases=known_releases(named_texts(args)))
-    asked = read(source, door)
-    data = at_releases(args, asked.run)
     card = getattr(args, "hardware.gpu")
-    settings = [f"hardware.gpu={card}"] if card else []
-    return replace(asked, run=with_settings(data, (*settings, *args.settings)))
+    settings = [*([f"hardware.gpu={card}"] if card else []), *args.settings]
+    known = known_releases(named_texts(args))
+    asked = read(source, Door(releases=known, options=lambda _: (settings, ())))
+    if known is None:
+        return asked
+    return asked.at(known.named)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..run.limits import Limit
     from .reading.reading import Reading
-    from .releases.named import KnownReleases
+    from .releases.named import KnownReleases, Named
 
     Anything: TypeAlias = str | Path | Sequence[str] | Mapping[str, Any] | RunFile
 
@@ -74,11 +74,14 @@ class Asked(Struct, frozen=True, kw_only=True, dict=True):
     - `run`: the data of its run file
     - `notes`: what was assumed in reading it, a sentence each
     - `reading`: the command or file of another tool; None where it was a run file
+    - `source`, `door`: what was given and with what it was read, where that is a tool's
     """
 
     run: dict[str, Any]
     notes: tuple[str, ...] = ()
     reading: Reading | None = None
+    source: Any = None
+    door: Door = HERE
 
     @cached_property
     def file(self) -> RunFile:
@@ -118,6 +121,18 @@ class Asked(Struct, frozen=True, kw_only=True, dict=True):
         """What its program means."""
         return self.file.translation
 
+    def at(self, named: Named) -> Asked:
+        """The same at releases that are named; raises where it uses none of them."""
+        from .releases.apply import with_names_at_release, with_releases
+        from .releases.named import KnownReleases
+
+        again, written = self, frozenset[str]()
+        if self.source is not None:
+            again = read(self.source, replace(self.door, releases=KnownReleases(named)))
+            written = again.reading.written if again.reading is not None else written
+        run = with_names_at_release(with_releases(again.run, named), written)
+        return replace(again, run=run)
+
     def with_options(self, options: Options) -> Asked:
         """The same with settings of the one who asks."""
         if options is no_options:
@@ -136,9 +151,11 @@ def read(source: Anything | Asked, door: Door = HERE) -> Asked:
         title = source if isinstance(source, str) and "\n" not in source else "it"
         why = f"{title} starts {len(found)} commands ({names}), and a run is one"
         raise InputError(f"{why}; use gpu-mem-calc check")
-    if found[0].reading is not None and found[0].reading.problems:
+    if found[0].reading is None:
+        return found[0]
+    if found[0].reading.problems:
         raise InputError(found[0].reading.problems)
-    return found[0]
+    return replace(found[0], source=source, door=door)
 
 
 def read_all(source: Anything, door: Door = HERE) -> list[Asked]:

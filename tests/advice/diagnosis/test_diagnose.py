@@ -76,6 +76,13 @@ def test_a_size_that_the_run_has_at_that_place_is_certain() -> None:
     assert found.formula == "4 × 1,024 tokens × 151,936 logits × 4 bytes"
 
 
+def test_nothing_samples_in_a_training_step() -> None:
+    """So 8 bytes for each logit are no sampler's, which a server has."""
+    run = {"model": {"name": "qwen2.5-1.5b"}, "training": {"batch_size": 2, "seq_len": 1024}}
+    found = diagnose(OOM.format(**FULL), run)
+    assert all(one.id != "sampler" for one in (found.cause, *found.others) if one is not None)
+
+
 def test_a_first_step_has_no_optimizer_states() -> None:
     """What was held says that it is a later one, where no step is printed."""
     run = {

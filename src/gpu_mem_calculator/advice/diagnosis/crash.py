@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from ...runfile.find_model.model_source import find_model
 from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.read import Log, LogLine
+from ...tools.read import Asked
 from .places import (
     BACKWARD,
     EVALUATION,
@@ -36,6 +38,7 @@ from .sizes import Explained, by_model, explained
 # What the GPU's memory ended with.
 SAID = "oom_said"  # people's words for it
 OOM = ("torch_oom", "snapshot_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
+NO_START = ("too_little_free", "no_kv_memory", "kv_too_small", "states_too_few")
 NEAR = 40  # lines around a message without a stack, which can be of its code
 # A word that can be a model's name, such as Qwen/Qwen2.5-32B-Instruct; the names that are tried.
 MODEL = re.compile(r"(?<![\w/.-])(?:[\w-]+/)?[A-Za-z][\w.-]*-\d[\w.]*[bB](?:-[\w.-]+)?(?![\w/])")
@@ -70,12 +73,15 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     """A death.
 
     - `text`: what was given; `log`: what was read of it
-    - `estimate`: of the run that died; None where it is not known
+    - `estimate`: of the run that died, as it was `asked`; None where it is not known
+    - `releases`: the same at two releases; None where only one is known of, or they do the same
     """
 
     text: str
     log: Log
     estimate: Estimate | None = None
+    asked: Asked | None = None
+    releases: Any = None
 
     @cached_property
     def death(self) -> LogLine | None:
@@ -89,6 +95,11 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
     def is_told(self) -> bool:
         """Whether a program printed that message, or at least a stack."""
         return self.death is not None and (self.death.what != SAID or bool(self.log.tracebacks))
+
+    @property
+    def starts_not(self) -> bool:
+        """Whether a server says that it does not start for want of memory."""
+        return bool(self.log.of(*NO_START))
 
     @cached_property
     def prose(self) -> str:

@@ -19,6 +19,7 @@ from ...tools.read import read
 from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
+from .other_release import ROW, compared, restores
 from .parts import part_evidence, parts
 from .rules import causes
 
@@ -39,9 +40,12 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
     text = text_of(text) if isinstance(text, bytes) else text
     log = read_log(text)
     asked, estimate, notes = _estimated(run, text, log)
-    crash = Crash(text=text, log=log, estimate=estimate)
+    crash = Crash(text=text, log=log, estimate=estimate, asked=asked)
+    releases, unlike = compared(crash)
+    crash = replace(crash, releases=releases)
     found = causes(crash)
     cause = found[0] if found else None
+    restored = releases.advice() if releases is not None and restores(found) else ()
     measured = parts(crash)
     differs = tuple(part_evidence(measured))
     return Diagnosis(
@@ -51,9 +55,9 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
         others=tuple(found[1 : MOST_OTHERS + 1]),
         evidence=(*_evidence(crash, cause), *differs),
         parts=measured,
-        remedies=tuple(_remedies(crash, cause, asked))[:MOST_REMEDIES],
+        remedies=(*restored, *_remedies(crash, cause, asked))[:MOST_REMEDIES],
         question=_question(cause, crash),
-        notes=(*notes, *_left_out(log)),
+        notes=(*notes, *([unlike] if unlike else []), *_left_out(log)),
         summary=_summary(cause, differs),
     )
 
@@ -109,6 +113,8 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
     if crash.estimate is None:
         return
     result = crash.estimate.result
+    if crash.releases is not None and (cause is None or cause.id != ROW):
+        yield f"by an estimate, {crash.releases.words}"
     total = crash.size("total")
     if total is not None and result.needs_bytes is not None:
         yield (

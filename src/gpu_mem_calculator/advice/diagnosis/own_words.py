@@ -78,7 +78,7 @@ def _yaml_keys(text: str) -> Iterator[tuple[str, str]]:
 
 def _command_keys(text: str) -> Iterator[tuple[str, str]]:
     option, values = "", list[str]()
-    for word in shlex.split(text, comments=True):
+    for word in shlex.split(text.replace("\\\n", " "), comments=True):
         if word.startswith("-") and not word[1:2].isdigit():
             yield option, " ".join(values)
             option, values = word, []

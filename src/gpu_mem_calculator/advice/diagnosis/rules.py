@@ -16,6 +16,7 @@ from ...tools.logs.figure import Figure
 from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
 from .crash import OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
+from .other_release import other_release
 from .places import (
     BACKWARD,
     CACHE,
@@ -336,5 +337,6 @@ RULES: Sequence[Callable[[Crash], Iterator[Cause]]] = (
     steps,
     static,
     _device,
+    other_release,
     said,
 )

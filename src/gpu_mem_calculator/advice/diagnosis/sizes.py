@@ -130,9 +130,12 @@ def _of_run(estimate: Estimate, phase: str) -> Iterator[tuple[float, Explained]]
     """The sizes of a run, with their names: what torch asks for at once in a phase."""
     run = estimate.resolved.run
     arch = run.arch
+    widths = [(2, "logits"), (4, "logits in fp32")]
+    if run.new_tokens is not None or phase == GENERATING:  # what samples sorts them
+        widths.append((8, SORTED))
     if _has(phase, *PASSES):
         for told, tokens in _batches(run, phase):
-            for width, name in ((2, "logits"), (4, "logits in fp32"), (8, SORTED)):
+            for width, name in widths:
                 words = f"{told} × {arch.vocab:,} logits × {WIDTHS[width]}"
                 yield tokens * arch.vocab * width, Explained(name, words)
     yield from _ledger(estimate, phase)

@@ -35,6 +35,9 @@ NOT_SAID = {
     "others": "part",
     "cache": "much",
 }
+NOT_SAID["release"] = (
+    "the set-up fits with another release: defaults and buffers differ between them"
+)
 NOT_SAID |= {"share": SHARE, "unallocated": "memory", "tried": "more in one piece"}
 
 

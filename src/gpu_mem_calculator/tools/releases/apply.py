@@ -25,7 +25,7 @@ def with_releases(
 
     Raises where --at names a release of none of its tools.
     """
-    packages = list(_packages(run))
+    packages = list(packages_of(run))
     strange = [one.package for one in named.releases if one.package not in packages]
     if strange:
         has = f"it has {' and '.join(packages[:1])}" if packages else "it is no other tool's"
@@ -76,7 +76,7 @@ def _release(given: Any) -> str:
 def _unsaid(run: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
     """A run file without the release that it says itself of a package that --at names."""
     found = dict(run)
-    own = next(_packages(run), "")
+    own = next(packages_of(run), "")
     for section, key in (("inference", "engine_version"), ("program", "version")):
         part = run.get(section)
         if isinstance(part, Mapping) and own in said:
@@ -84,7 +84,7 @@ def _unsaid(run: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
     return found
 
 
-def _packages(run: Mapping[str, Any]) -> Iterator[str]:
+def packages_of(run: Mapping[str, Any]) -> Iterator[str]:
     """The packages whose releases decide: of the server, or of the program and below it."""
     engine = str((run.get("inference") or {}).get("engine") or "").lower()
     if engine:

@@ -136,6 +136,19 @@ def _at_release(program: Program, tool: Tool, setup: Setup) -> AtRelease | None:
     return at_release(tool.arguments, version or tool.version, others)
 
 
+def program_values(program: Program, have: Mapping[str, str]) -> dict[str, Any]:
+    """Every argument of a program by its name now, given or not, at the user's releases.
+
+    have: these releases, by package
+    """
+    tool = TOOLS[program.tool]
+    at = _at_release(program, tool, Setup(releases=have))
+    table, names = at.table if at else argument_table(tool.arguments), renamed(tool.arguments)
+    args = flat_arguments(table, program.args)
+    defaults = {name: row.default for name, row in table.items()}
+    return {**defaults, **{names.get(name, name): value for name, value in args.items()}}
+
+
 @cache
 def _translate(module: str) -> Translate:
     found: Translate = import_module(f"..{module}", __package__).translate
