@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
+from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.runfile.text.errors import InputError
+from gpu_mem_calculator.training.step import evaluation as evaluation_module
 
 CONFIG = {
     "model_type": "llama",
@@ -171,3 +173,14 @@ def test_an_evaluation_that_is_not_modelled_is_refused_or_a_limit() -> None:
     compiled["program"]["data"]["compute_metrics"] = True
     limits = [one.key for one in estimate(compiled).limits]
     assert "program.args.eval_strategy" in limits
+
+
+def test_many_kept_batches_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last two of them have the peak that a walk over all has."""
+    run = run_file({"keep_logits": True, "rows": 77})
+    summed = peak_of(run)
+    forget()
+    monkeypatch.setattr(evaluation_module, "MOST_SUMMED", 100)
+    assert peak_of(run) == summed
+    monkeypatch.undo()
+    assert peak_of(run_file({"keep_logits": True, "batches": 10**9})) > 10**6 * summed

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .resolved_run import ResolvedRun
 
-MOST_PARAMETERS = 10**18  # of a layer: a tensor of more would have more bytes than 64 bits count
+MOST_PARAMETERS = 10**18  # 64 bits count no more than some bytes for each
 
 
 def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -> ResolvedRun:
@@ -32,9 +32,9 @@ def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -
 
         found = resolve_training(file)
     arch = found.run.arch
-    if arch.num_parameters > MOST_PARAMETERS * len(arch.layers):
+    if arch.num_parameters > MOST_PARAMETERS:
         raise InputError(
             f"the model has {arch.num_parameters:.3g} parameters, and at most"
-            f" {MOST_PARAMETERS:.0g} a layer are estimated; use fewer or smaller layers"
+            f" {MOST_PARAMETERS:.0g} are estimated; use fewer or smaller layers"
         )
     return replace(found, assumed=(*notes, *found.assumed)) if notes else found

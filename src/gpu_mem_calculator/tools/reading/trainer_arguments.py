@@ -38,9 +38,8 @@ def trainer_args(values: Mapping[str, Any], *, without: tuple[str, ...] = ()) ->
 
 def sampling_data(values: Mapping[str, Any]) -> Section:
     """What a program's data say of the order of its examples, where they are grouped."""
-    strategy = values.get("train_sampling_strategy")
-    grouped = values.get("group_by_length") is True or strategy == GROUPED
-    return {"sampling": GROUPED} if grouped else {}
+    given = (values.get("group_by_length"), values.get("train_sampling_strategy"))
+    return {"sampling": GROUPED} if True in given or GROUPED in given else {}
 
 
 def chosen_values(table: ArgumentTable, kept: Mapping[str, Any]) -> dict[str, Any]:

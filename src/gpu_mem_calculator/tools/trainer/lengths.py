@@ -46,7 +46,7 @@ def sampling_keys(values: Values, result: Translation) -> Section:
     random ones a generator with data_seed, or else the same number.
     """
     strategy = values.get("train_sampling_strategy") or RANDOM
-    if values.get("group_by_length"):  # its older name
+    if strategy is True or values.get("group_by_length"):  # a switch, in older releases
         strategy = GROUPED
     if strategy == REBALANCED:
         why = "batches with equal work on all ranks are not modelled; examples are drawn at random"

@@ -34,6 +34,7 @@ HOST_CODE = code(
     "transformers 5.17.0 trainer_pt_utils.py EvalLoopContainer.to_cpu_and_numpy: nested_numpify, "
     "nested_concat"
 )
+MOST_WALKED, MOST_SUMMED = 256, 2  # batches at the end of an evaluation, in a replay and in a sum
 RUNS = Instant(name=EVALUATION, phase=EVALUATION, title="evaluation", where=EVALUATION)
 
 
@@ -120,13 +121,16 @@ def _whole(
     usual: BlockEvents, last: BlockEvents, run: Run, found: Evaluation, setting: BlockSetting
 ) -> BlockEvents:
     """The events of a whole evaluation: without kept logits one batch, since all are alike.
+    Of many batches the last ones are walked, where most is kept; before them stands their sum.
     `usual`, `last`: the forward of a batch, and of the last one, which may have fewer sequences.
     """
     size = logits_bytes(run, found, setting)
     recorder = EventRecorder()
-    rows: Num = 0
-    joined = own = -1
-    for batch in range(max(found.kept, 1)):
+    first = max(found.kept - (MOST_WALKED if run.unrolled else MOST_SUMMED), 0)
+    rows: Num = first * found.batch
+    joined = recorder.weight(size * rows) if first else -1
+    own = recorder.weight(size * found.batch) if first > 1 else -1
+    for batch in range(first, max(found.kept, 1)):
         forward = last if batch == found.kept - 1 else usual
         ids = [recorder.number(one) for one in forward.sizes]
         recorder.events += [ids[e] if e >= 0 else ~ids[~e] for e in forward.forward]
