@@ -14,6 +14,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpu_mem_calculator.estimates.stage_ledgers import ledger_of
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.runfile import sections
 from gpu_mem_calculator.runfile.config import INNER, EngineConfig
@@ -163,7 +164,7 @@ def _resolved(engine: str, settings: tuple[str, ...]) -> ResolvedRun | None:
 
 def _estimate(found: ResolvedRun) -> Any:
     """The entries of a run's ledger, and what else an answer is made of."""
-    ledger = found.engine.ledger(found.run)
+    ledger = ledger_of(found)(found.run)
     entries = [(e.name, e.place, int(e.bytes), sorted(e.live.items())) for e in ledger.entries]
     drawn = None if found.lengths is None else found.lengths.orders
     return entries, found.hardware, found.allocator, found.warnings, drawn
@@ -173,7 +174,7 @@ def _differ(one: ResolvedRun, two: ResolvedRun) -> bool:
     """Whether two runs have other estimates, or the same by other allocations."""
     if _estimate(one) != _estimate(two):
         return True
-    ledgers = [found.engine.ledger(replace(found.run, unrolled=True)) for found in (one, two)]
+    ledgers = [ledger_of(found)(replace(found.run, unrolled=True)) for found in (one, two)]
     runs = zip(ledgers, (one, two), strict=True)
     first, second = (allocation_stream(made, int(run.run.micro_batches)) for made, run in runs)
     return first != second

@@ -36,7 +36,7 @@ from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdi
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
 from .result import MemoryResult, OtherCard
-from .stage_ledgers import StageLedgers
+from .stage_ledgers import StageLedgers, ledger_of
 from .verdict_words import summary
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def stage_ledgers(resolved: ResolvedRun) -> StageLedgers:
 
     def ledger(stage: int) -> Ledger:
         run = replace(resolved.run, stage=stage)
-        return renamed_ledger(run, resolved.engine.ledger(run))
+        return renamed_ledger(run, ledger_of(resolved)(run))
 
     return StageLedgers(int(resolved.run.mesh.pp), ledger)
 

@@ -16,6 +16,7 @@ from ..runfile.resolve.resolved_run import ResolvedRun
 from ..training.lengths.batches import Order, size
 from ..training.lengths.shaped_stream import joined_stream
 from .fit_verdict import FITS, SHORT, UNSURE
+from .stage_ledgers import ledger_of
 from .stage_requests import ShapeStreams, shape_streams
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def settled(resolved: ResolvedRun) -> tuple[ResolvedRun, DrawnReserve | None]:
     drawn = resolved.lengths
     if drawn is None or drawn.known:
         return resolved, None
-    streams = shape_streams(resolved.engine.ledger, resolved.run, 0)
+    streams = shape_streams(ledger_of(resolved), resolved.run, 0)
     reserved: list[int] = []
     for number, order in enumerate(drawn.orders):
         _progress(number, len(drawn.orders))
@@ -113,7 +114,7 @@ def under_cap(
     """How many orders run out of memory where torch may take at most `cap` bytes."""
     drawn = resolved.lengths
     assert drawn is not None
-    streams = shape_streams(resolved.engine.ledger, resolved.run, 0)
+    streams = shape_streams(ledger_of(resolved), resolved.run, 0)
     dying = close = 0
     margin = None
     for number, (order, reserved) in enumerate(zip(drawn.orders, found.reserved, strict=True)):

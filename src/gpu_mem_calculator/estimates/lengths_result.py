@@ -12,6 +12,7 @@ from ..training.lengths.samplers import GROUPED, SEQUENTIAL
 from .drawn import reserved_bytes
 from .figures import Figures
 from .result import LengthsResult, LongestBatch, OtherReserve, ReserveSpread
+from .stage_ledgers import ledger_of
 from .stage_requests import shape_streams
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -53,7 +54,7 @@ def _instead(resolved: ResolvedRun) -> Iterator[OtherReserve]:
     """What the shown order would reserve with other settings."""
     drawn = resolved.lengths
     assert drawn is not None
-    streams = shape_streams(resolved.engine.ledger, resolved.run, 0)
+    streams = shape_streams(ledger_of(resolved), resolved.run, 0)
     if not resolved.allocator.expandable_segments:
         settings = replace(resolved.allocator, expandable_segments=True)
         size = reserved_bytes(drawn.main, streams, settings)

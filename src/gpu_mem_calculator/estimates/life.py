@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..ledger.ledger import CPU
-from ..run.engine_row import REPLICATE, EngineRow
+from ..run.engine_row import EngineRow
 from ..run.phases import (
     DECODE,
     EVALUATION,
@@ -21,8 +21,10 @@ from ..run.phases import (
     LifePhase,
 )
 from ..training.engines import engine_row
-from ..training.life.checkpoints import merging, resuming, saving, saving_optimizer
 from ..training.life.loading import GENERATION_BYTES, loading, package_bytes, starting
+from ..training.life.merging import merging
+from ..training.life.resuming import resuming
+from ..training.life.saving import saving, saving_optimizer
 from ..training.step.between_steps import resting
 from ..training.step.stream import BETWEEN as MARKS
 from .node import FIRST, STEADY, PhaseMemory
@@ -65,8 +67,10 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
             peak = int(figures.ledgers[figures.busiest].peak(phases=(phase,)))
             yield memory(phase, peak, {phase})
         return
-    starts = max(figures.starts, default=0)
-    if figures.replayed is not None:
+    ledger = figures.ledgers[figures.busiest]
+    begun_at = (i for i in ledger.instants if i.phase == STARTUP and i.where != RESUMING)
+    starts = max((int(ledger.at(i)) for i in begun_at), default=0)
+    if figures.replayed is not None and not resolved.run.resuming:  # which is a phase of its own
         starts = figures.replayed.startup_bytes
     begun = memory(STARTUP, starts, {STARTUP})
     yield _started(begun, before[-1], ranks, libraries) if before else begun
@@ -78,11 +82,12 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
         yield memory(STEADY, later, steps, figures.evicted)
     for phase in (one for one in MARKS if one in every):
         yield memory(phase, _beside(figures, phase), {phase})
+    asked = (SAVING, SAVING_OPTIMIZER, *((RESUMING,) if resolved.run.resuming else ()))
     for found in _checkpoints(figures):
         if found.name not in every:
             rest = libraries + _at_rest(figures) + after_generation(found.name)
-            each = 0 if found.name == RESUMING else rest
-            yield _memory(found, ranks, each, asked=found.name in (SAVING, SAVING_OPTIMIZER))
+            each = 0 if found.own_process else rest
+            yield _memory(found, ranks, each, asked=found.name in asked)
 
 
 def _at_rest(figures: Figures) -> int:
@@ -125,15 +130,12 @@ def _memory(found: LifePhase, ranks: int, libraries: int = 0, *, asked: bool = T
     )
 
 
-def _by_transformers(figures: Figures) -> EngineRow | None:
-    """The engine's row where transformers loads and saves; None where the engine has its own way,
-    or what is trained is no model of transformers.
-    """
+def _engine_row(figures: Figures) -> EngineRow | None:
+    """The engine's row; None where what is trained is not known by its parameters."""
     run = figures.resolved.run
     if run.record is not None or run.new_tokens is not None:
         return None
-    row = engine_row(figures.resolved.engine.name)
-    return None if row.megatron else row
+    return engine_row(figures.resolved.engine.name)
 
 
 def _started(begun: PhaseMemory, found: LifePhase, ranks: int, libraries: int) -> PhaseMemory:
@@ -150,19 +152,19 @@ def _started(begun: PhaseMemory, found: LifePhase, ranks: int, libraries: int) -
 
 
 def _loading(figures: Figures) -> Iterator[LifePhase]:
-    """Loading, and what start-up has of it."""
-    row, run = _by_transformers(figures), figures.resolved.run
-    if row is not None:
+    """Loading, and what start-up has of it; Megatron's engines have their own ways."""
+    row, run = _engine_row(figures), figures.resolved.run
+    if row is not None and not row.megatron:
         yield loading(run, row, row.precision(run))
         yield starting(run, row, row.precision(run))
 
 
 def _checkpoints(figures: Figures) -> Iterator[LifePhase]:
     """Saving, resuming, and merging adapters."""
-    row, run = _by_transformers(figures), figures.resolved.run
+    row, run = _engine_row(figures), figures.resolved.run
     if row is not None:
         precision, ledger = row.precision(run), figures.ledgers[figures.busiest]
         states = saving_optimizer(run, row, precision, ledger)
-        rest = resuming(run, precision, ledger) if row.ranks == REPLICATE else None
-        yield from filter(None, (saving(run, row, precision, ledger), states, rest))
+        resumed = resuming(run, row, precision, ledger)
+        yield from filter(None, (saving(run, row, precision, ledger), states, resumed))
         yield from merging(run, precision, ledger)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 
 from ..ledger.ledger import CPU, RANK_0, UNIFIED, Ledger
 from ..run.phases import STARTUP
+
+if TYPE_CHECKING:
+    from ..run.run import Run
+    from ..runfile.resolve.resolved_run import ResolvedRun
 
 
 class StageLedgers:
@@ -49,3 +54,17 @@ class StageLedgers:
 def step_phases(ledger: Ledger) -> set[str]:
     """The phases of a ledger after start-up."""
     return {i.phase for i in ledger.instants} - {STARTUP}
+
+
+def ledger_of(resolved: ResolvedRun) -> Callable[[Run], Ledger]:
+    """What makes the ledger of a run: its engine, and what loads the checkpoint it begins from."""
+    return _resumed(resolved.engine.name) if resolved.run.resuming else resolved.engine.ledger
+
+
+@cache
+def _resumed(name: str) -> Callable[[Run], Ledger]:
+    from ..training.engines import engine, engine_row
+    from ..training.life.resuming import with_resuming  # few runs are resumed
+
+    make, row = engine(name).ledger, engine_row(name)
+    return lambda run: with_resuming(run, row, make(run))

@@ -25,7 +25,7 @@ from ..run.phases import STARTUP
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .margin import Margin, WithMargin, margin_bytes, margin_of
-from .stage_ledgers import step_phases
+from .stage_ledgers import ledger_of, step_phases
 from .stage_requests import DrawnRequests, StageRequests, requests_of, shape_streams, stage_requests
 
 if TYPE_CHECKING:
@@ -134,16 +134,16 @@ def replay_peaks(resolved: ResolvedRun, stage: int, highest: int, steps: int) ->
     """Replay a stage, of whose ledger these are the highest instant and that of its steps; None
     where the run is too large for it.
     """
-    engine, run, allocator = resolved.engine, resolved.run, resolved.allocator
+    engine, run, allocator = resolved.engine.name, resolved.run, resolved.allocator
     if highest > most_bytes(allocator):
         return None
     drawn = None if resolved.lengths is None else Same(resolved.lengths)
-    return _replayed(engine.ledger, engine.name, run, stage, allocator, steps, drawn)
+    return _replayed(ledger_of(resolved), engine, run, stage, allocator, steps, drawn)
 
 
 @remembered(FEW)
 def _replayed(
-    ledger_of: Callable[[Run], Ledger],
+    make: Callable[[Run], Ledger],
     engine: str,
     run: Run,
     stage: int,
@@ -152,9 +152,9 @@ def _replayed(
     drawn: Same[DrawnBatches] | None,
 ) -> StageReplay:
     """The replay of a stage, whose steps have this peak by the ledger."""
-    requests: StageRequests | DrawnRequests = requests_of(ledger_of, run, stage)
+    requests: StageRequests | DrawnRequests = requests_of(make, run, stage)
     if drawn is not None:
-        streams = shape_streams(ledger_of, run, stage)
+        streams = shape_streams(make, run, stage)
         requests = DrawnRequests(streams, drawn.value.main)
     search = _searched(Same(requests.usual), allocator)
     outcome = search.unlimited

@@ -15,6 +15,7 @@ from ..pytorch.replay.stream import AllocationStream
 from ..run.run import Run
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..training.step.stream import allocation_stream, refilled_stream
+from .stage_ledgers import ledger_of
 
 if TYPE_CHECKING:
     from ..training.lengths.batches import BatchShape, Order
@@ -53,19 +54,19 @@ class StageRequests(Struct, frozen=True, dict=True):
 
 def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
     """The requests of a stage, from its ledger with every layer unrolled."""
-    return requests_of(resolved.engine.ledger, resolved.run, stage)
+    return requests_of(ledger_of(resolved), resolved.run, stage)
 
 
-def requests_of(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> StageRequests:
+def requests_of(make: Callable[[Run], Ledger], run: Run, stage: int) -> StageRequests:
     """The requests of a stage whose batches have one shape."""
     group = int(run.micro_batch_group or run.mesh.pp)
     rest = int(run.micro_batches) % group if run.virtual_stages > 1 else 0  # a smaller last group
     count = min(int(run.micro_batches), MICRO_BATCHES * group + rest)
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
-    ledger = replace(ledger_of(run), scaled=run.parameters_given is not None)
+    ledger = replace(make(run), scaled=run.parameters_given is not None)
     like = ledger.schedule and (ledger.schedule, count, _events(ledger))
     plain = replace(run, batch=0, seq=0, labelled=None)
-    return StageRequests(ledger, count, like or (ledger_of, plain))
+    return StageRequests(ledger, count, like or (make, plain))
 
 
 def _events(ledger: Ledger) -> tuple[object, ...]:
@@ -82,9 +83,9 @@ class ShapeStreams:
     __slots__ = ("_cuts", "_of", "_streams", "micro_batches", "tight")
 
     def __init__(
-        self, ledger_of: Callable[[Run], Ledger], run: Run, stage: int, *, tight: bool = False
+        self, make: Callable[[Run], Ledger], run: Run, stage: int, *, tight: bool = False
     ) -> None:
-        self._of = (ledger_of, run, stage)
+        self._of = (make, run, stage)
         self._streams: dict[BatchShape, AllocationStream] = {}
         self._cuts: dict[int, CutStream] = {}
         self.tight = tight
@@ -92,8 +93,8 @@ class ShapeStreams:
 
     def asked(self, shape: BatchShape) -> StageRequests:
         """The requests of a run whose batches all have this shape."""
-        ledger_of, run, stage = self._of
-        return requests_of(ledger_of, shape.of(run), stage)
+        make, run, stage = self._of
+        return requests_of(make, shape.of(run), stage)
 
     def __getitem__(self, shape: BatchShape) -> AllocationStream:
         """The stream of a run whose batches all have this shape."""
@@ -118,15 +119,15 @@ class ShapeStreams:
         return ShapeStreams(*self._of, tight=True)
 
 
-def shape_streams(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> ShapeStreams:
+def shape_streams(make: Callable[[Run], Ledger], run: Run, stage: int) -> ShapeStreams:
     """The streams of the shapes of a stage, kept from one question to the next."""
     any_shape = replace(run, batch=1, seq=1, padded=False, labelled=None)
-    return _kept_streams(ledger_of, any_shape, stage)
+    return _kept_streams(make, any_shape, stage)
 
 
 @remembered(1)
-def _kept_streams(ledger_of: Callable[[Run], Ledger], run: Run, stage: int) -> ShapeStreams:
-    return ShapeStreams(ledger_of, run, stage)
+def _kept_streams(make: Callable[[Run], Ledger], run: Run, stage: int) -> ShapeStreams:
+    return ShapeStreams(make, run, stage)
 
 
 class DrawnRequests(Struct, frozen=True, dict=True):

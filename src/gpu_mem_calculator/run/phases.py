@@ -16,6 +16,7 @@ GENERATION, EVALUATION, SAVING = "generation", "evaluation", "saving"
 SAVING_OPTIMIZER, SAVING_MERGED = "saving the optimizer", "saving merged"
 GENERATING = "generating"  # between two steps
 RESUMING, MERGING = "resuming", "merging"
+MERGING_ON_HOST = "merging on the host"
 
 
 class LifePhase(Struct, frozen=True, kw_only=True):
@@ -27,6 +28,7 @@ class LifePhase(Struct, frozen=True, kw_only=True):
     - file_bytes: pages of files, once for a node; the kernel takes them back
     - disk_bytes: files of the whole job that it reads or writes
     - apart: files are read before or after the rest is there
+    - own_process: of one that has taken no step; `rank_bytes` is all of it
     """
 
     name: str
@@ -36,4 +38,5 @@ class LifePhase(Struct, frozen=True, kw_only=True):
     file_bytes: int = 0
     disk_bytes: int = 0
     apart: bool = False
+    own_process: bool = False
     source: str = ""

@@ -27,6 +27,12 @@ Options = Mapping[str, Any]
 # A tensor of a checkpoint: name, bytes, and its elements where a server casts it to its dtype.
 StoredTensor = tuple[str, int, int]
 DEFAULT_OPTIMIZER = "adamw"
+# What is saved, where it is not as the engine does: the whole model on rank 0's host, or on each
+# GPU; each rank's shards, as they are, by way of the host, or staged while training goes on.
+FULL_DICT, FULL_DICT_ON_GPUS = "full_state_dict", "full_state_dict_on_gpus"
+SHARDED, SHARDED_ON_HOST, ASYNC = "sharded", "sharded_on_host", "async"
+# Where a checkpoint is loaded at resuming: as the tool does, or where torch.load is told to.
+AS_TOOL, ON_HOST, ON_GPU, ON_FIRST_GPU = "as_tool", "cpu", "gpu", "first_gpu"
 # Reference models: a copy, the base model without its adapters, log-probabilities made before.
 COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
 
@@ -56,7 +62,9 @@ class Run(Struct, frozen=True, kw_only=True):
     clipping: bool = True
     evaluation: Evaluation | None = None
     generates: Generates | None = None
-    saving: bool = False  # a whole state dict is saved between steps
+    saving: str = ""  # FULL_DICT and the others; "": as the engine does
+    resuming: str = ""  # AS_TOOL and the others; "": it begins anew
+    ema: str = ""  # where an averaged copy of the weights is: gpu, cpu; "": there is none
     zero_grad: str = "after_step"  # or before_forward, before_backward: when gradients are freed
     recompute: str = NONE  # a policy of recompute.py
     recompute_quarters: int = 4  # quarters of the layers that full recompute applies to

@@ -170,7 +170,19 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     generation: GenerationConfig | None = None
     evaluation: EvaluationConfig | None = None
     generates: GeneratesConfig | None = None
-    saving: Literal["none", "full_state_dict"] | None = None
+    saving: (
+        Literal[
+            "none",
+            "full_state_dict",
+            "full_state_dict_on_gpus",
+            "sharded",
+            "sharded_on_host",
+            "async",
+        ]
+        | None
+    ) = None
+    resuming: Literal["none", "as_tool", "cpu", "gpu", "first_gpu"] | None = None
+    ema: Literal["none", "gpu", "cpu"] | None = None
     compile: Compile | None = None
     lora: LoraConfig | None = None
     quantization: Literal["none", "nf4", "int8"] | None = None

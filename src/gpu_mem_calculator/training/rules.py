@@ -15,10 +15,10 @@ from ..pytorch.modelling.huggingface.flash import FLASH, NO_FLASH_CARD, has_flas
 from ..pytorch.modelling.huggingface.liger import PLAIN
 from ..run.cuda.capability import LARGEST_FLASH_HEAD
 from ..run.cuda.runtimes import runtime_problems
-from ..run.engine_row import REPLICATE, SHARD_UNITS
+from ..run.engine_row import REPLICATE, SHARD_UNITS, ZERO
 from ..run.recompute import FULL, NONE
 from ..run.rollout import VLLM
-from ..run.run import PRECOMPUTED, Run
+from ..run.run import AS_TOOL, FULL_DICT, PRECOMPUTED, Run
 from .engines import DEFAULT as DDP
 from .engines import engine_row
 from .losses import DEFAULT as OWN_LOSS
@@ -110,15 +110,28 @@ def _loop_problems(run: Run, engine: Engine) -> Iterator[str]:
     mixed = run.autocast or (_replicates(engine) and run.precision.endswith("_mixed"))
     if not (run.autocast_cache or mixed):
         yield "training.autocast_cache=false: this run has no autocast; leave it out"
-    if run.saving and not own_loop and run.options.get("zero_stage") != 3:
-        own = "is modelled for DDP, FSDP and ZeRO-3"
-        yield f"training.saving='full_state_dict' {own}; leave it out"
+    yield from _checkpoint_problems(run, engine)
     if run.use_cache:
         yield from _cache_problems(run, engine)
     if run.documents > 1:
         yield from _packing_problems(run, engine)
     if run.autocast and run.precision == "fp32":
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
+
+
+def _checkpoint_problems(run: Run, engine: Engine) -> Iterator[str]:
+    """Ways to save, and copies of the weights, that the engine does not have."""
+    ranks = engine_row(engine.name).ranks
+    if run.saving == FULL_DICT and ranks == ZERO and run.options.get("zero_stage") != 3:
+        own = "is modelled for DDP, FSDP, ZeRO-3 and Megatron"
+        yield f"training.saving={FULL_DICT!r} {own}; leave it out"
+    elif run.saving not in ("", FULL_DICT) and ranks != SHARD_UNITS:
+        yield f"training.saving={run.saving!r} is for FSDP, which shards the model; leave it out"
+    if run.ema and not _has_loop(engine):
+        yield f"training.ema={run.ema!r} is modelled for DDP and FSDP; leave it out"
+    if run.resuming not in ("", AS_TOOL) and not _has_loop(engine):
+        own = f"{engine.title} loads its own checkpoints; set it to {AS_TOOL!r}"
+        yield f"training.resuming={run.resuming!r}: {own}"
 
 
 def _cache_problems(run: Run, engine: Engine) -> Iterator[str]:

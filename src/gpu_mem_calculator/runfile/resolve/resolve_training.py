@@ -325,6 +325,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
     policy = problems.attempt(find_recompute, config)
     if problems:
         raise InputError(problems)
+    beside = {"saving": config.saving, "resuming": config.resuming, "ema": config.ema}
     quantization = None if config.quantization in (None, "none") else config.quantization
     return {
         **_copied(config),
@@ -333,7 +334,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "precision": precision,
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
-        "saving": config.saving == "full_state_dict",
+        **{key: "" if one == "none" else one or "" for key, one in beside.items()},
         "clipping": config.gradient_clipping != 0,
         "recompute": policy.recompute,
         "recompute_quarters": policy.quarters,

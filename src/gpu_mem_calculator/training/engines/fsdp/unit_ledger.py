@@ -21,10 +21,10 @@ from ....ledger.ledger import Ledger, Writer
 from ....ledger.num import EMPTY, larger, sized
 from ....ledger.source import code
 from ....pytorch.modelling.huggingface.setting import BlockSetting
-from ....run.run import Precision, Run
+from ....run.run import FULL_DICT, FULL_DICT_ON_GPUS, Precision, Run
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
-from ...step.between_steps import with_saving
+from ...step.between_steps import with_ema, with_saving
 from ...step.block_events import BlockRun, block_runs
 from ...step.layer_groups import LayerGroups, layer_groups
 from ...step.workspaces import workspace_entries
@@ -39,16 +39,21 @@ PARAMETER_CODE = code("torch 2.13 distributed/_state_dict_utils.py _gather_state
 
 def with_full_state_dict(run: Run, plan: Any, ledger: Ledger) -> Ledger:
     """The ledger with a save after the step; `plan`: the layout of either version."""
-    if not run.saving:
+    if run.saving not in (FULL_DICT, FULL_DICT_ON_GPUS):
         return ledger
     bits = PRECISIONS[run.precision][0]
     model = sized(run.scaled(run.arch.num_parameters), bits)
+    copies = 2 if run.ema else 1  # the average is gathered, too, and stays until all is written
     if option(run, "fsdp_version") == 1:
         largest = reduce(larger, (unit.flat for _, unit in plan.kinds), plan.root.flat)
-        return with_saving(run, ledger, largest, model + plan.root.flat, UNIT_CODE)
+        if run.saving == FULL_DICT_ON_GPUS:
+            return with_saving(run, ledger, model + largest, EMPTY, UNIT_CODE)
+        return with_saving(run, ledger, largest, model * copies + plan.root.flat, UNIT_CODE)
     whole = sized(run.scaled(run.arch.largest_weight), bits)
     twice = sized(run.arch.embedding[0].numel, bits) if run.arch.tied else EMPTY
-    return with_saving(run, ledger, whole, model + twice, PARAMETER_CODE)
+    if run.saving == FULL_DICT_ON_GPUS:
+        return with_saving(run, ledger, model + twice, EMPTY, PARAMETER_CODE)
+    return with_saving(run, ledger, whole, model * copies + twice, PARAMETER_CODE)
 
 
 class FsdpVersion(Struct, frozen=True):
@@ -85,6 +90,7 @@ def unit_ledger(run: Run, version: FsdpVersion) -> Ledger:
     writer, old_grads = version.writer(plan), run.gradients_in_forward
     groups = () if run.unrolled else (states.shards, states.units)
     whole_step = Ledger(named, entries, plays, writer, old_grads=old_grads, groups=groups)
+    whole_step = with_ema(run, whole_step)
     if run.evaluation is not None:
         from ...step.evaluation import with_evaluation
 

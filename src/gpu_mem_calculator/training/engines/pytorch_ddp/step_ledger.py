@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from ....ledger.ledger import Ledger
 from ....ledger.num import EMPTY
 from ....run.run import BASE, COPY, Run
-from ...life.checkpoints import SAVED, file_bytes
+from ...life.saving import SAVED, file_bytes
 from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
-from ...step.between_steps import with_saving
+from ...step.between_steps import with_ema, with_saving
 from ...step.block_events import block_runs
 from ...step.instants import step, with_old_gradients
 from ...step.layer_groups import layer_groups
@@ -65,6 +65,7 @@ def ledger(run: Run) -> Ledger:
         from ...generation.rollout import with_rollout  # most runs generate nothing
 
         whole_step = with_rollout(run, setting, stack, whole_step)
+    whole_step = with_ema(run, whole_step)
     if run.evaluation is not None:
         from ...step.evaluation import with_evaluation
 
