@@ -21,6 +21,7 @@ from .test_documents import README, script
 # start-up logs of servers, scored in tests/ground_truth/test_serving_logs.py, and other tables
 LOGS = {
     "layers",
+    "layers_2",
     "llamacpp_buffers",
     "serving",
     "serving_llamacpp",

@@ -35,6 +35,10 @@ ALIASES = {
     "text-generation-inference": "tgi",
 }
 
+# A program that starts a server of its own release: its title, the key of that, and the newest that
+# is modelled.
+STARTERS = {"ollama": ("Ollama", "ollama_version", "0.32.15")}
+
 
 def server_names() -> tuple[str, ...]:
     """Every server's name, as in a run file."""

@@ -21,7 +21,7 @@ from ...run.run import Run
 from ...run.weights import FormatError
 from ...run.weights.rank_weights import run_format
 from ...run.weights.recipes import RECIPES
-from ...serving import USUAL, server, server_names, server_on, server_row, spellings
+from ...serving import STARTERS, USUAL, server, server_names, server_on, server_row, spellings
 from ..config import ModelConfig, RunFile
 from ..find_model.model_source import ResolvedModel, find_model
 from ..find_model.published_config import complete_config
@@ -44,6 +44,7 @@ from .serving_split import (
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 Options = Mapping[str, Any]
 SIZES = ("batch_size", "prompt_len", "new_tokens")
+FILLED = ("max_seq_len", "n_ubatch")  # by what starts a server
 AXES = {"tp": TENSOR, "pp": PIPELINE, "dp": DATA}
 
 
@@ -128,6 +129,8 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     if problems:
         raise InputError(problems)
     chosen = [key for key in SIZES if engine.serve is None]
+    filled = (key for key in FILLED if key in options and run.options[key] != options[key])
+    chosen += filled if (config.engine or "").lower() in STARTERS else ()
     if options.get("engine_version") != engine.options.get("engine_version"):
         chosen.append("engine_version")
     assumed = (*_assumed(config, run.options, chosen), *assumed_split, *as_published)
@@ -138,7 +141,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         hardware=hardware,
         model=model,
         assumed=(*assumed, *model.assumed, *hardware.assumed),
-        decisive=(*hardware.decisive, *_assumed_release(config, run, engine)),
+        decisive=(*hardware.decisive, *_assumed_release(config, run, engine, versions)),
         versions=versions,
         limits=(*hardware.limits, *(file.limits or ())),
         warnings=(
@@ -155,6 +158,8 @@ def _at_release(
     config: InferenceConfig, file: RunFile
 ) -> tuple[InferenceConfig, dict[str, UserRelease]]:
     """The section at the user's release of its server, that release, and what starts it."""
+    if (config.engine or "").lower() in STARTERS:
+        return _started(config, file)
     name = spellings().get((config.engine or "").lower())
     package = server_row(name).package if name else ""
     have = (file.releases or {}).get(package)
@@ -165,8 +170,30 @@ def _at_release(
     return replace(config, engine_version=have.release), dict(file.releases or {})
 
 
-def _assumed_release(config: InferenceConfig, run: Run, engine: Engine) -> tuple[str, ...]:
-    """The server's release, where nothing says it: its defaults are those that decide."""
+def _started(
+    config: InferenceConfig, file: RunFile
+) -> tuple[InferenceConfig, dict[str, UserRelease]]:
+    """The same, of a program that starts a server of its own release (Ollama)."""
+    package = str(config.engine).lower()
+    _, key, newest = STARTERS[package]
+    given, have = getattr(config, key), (file.releases or {}).get(package)
+    if given is not None:
+        return config, {package: UserRelease(given)}
+    release = have.release if have else newest
+    return replace(config, **{key: release}), dict(file.releases or {})
+
+
+def _assumed_release(
+    config: InferenceConfig, run: Run, engine: Engine, said: Iterable[str]
+) -> tuple[str, ...]:
+    """The server's release, where nothing says it: its defaults are those that decide.
+
+    said: packages whose release is known
+    """
+    package = str(config.engine).lower()
+    if package in STARTERS:
+        title, key, _ = STARTERS[package]
+        return () if package in said else (f"{title} {run.options[key]}",)
     release = run.options.get("engine_version")
     given = config.engine_version or config.ollama_version
     return (f"{engine.title} {release}",) if release and not given else ()

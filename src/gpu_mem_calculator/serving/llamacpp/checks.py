@@ -21,6 +21,7 @@ from ...run.weights import gguf
 from .cache import indivisible_head
 from .graph_tensors import quantized
 from .layout import CACHE_TYPES
+from .ollama import is_counted
 from .options import (
     COMMON_TYPES,
     SLOT_KEYS,
@@ -58,6 +59,11 @@ def problems(run: Run) -> Iterator[str]:
     if build is None or build < OLDEST:
         refused = f"inference.engine_version={name!r} is not a build of llama.cpp that is modelled"
         yield f"{refused}; use b{OLDEST} to b{NEWEST}"
+        return
+    release = ollama_release(options)
+    if release is not None and not is_counted(run.arch.family, release):
+        why = "what Ollama counts for their graph is not modelled before 0.30"
+        yield f"inference.ollama_version: {run.arch.family} models: {why}; use 0.30 or newer"
         return
     patterns = _pattern_problems(str(options["override_tensor"] or ""), int(run.mesh.pp))
     sentences = [*model_problems(run, build), *_split_problems(run), *patterns]

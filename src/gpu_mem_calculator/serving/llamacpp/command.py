@@ -20,7 +20,7 @@ def command(run: Run, layout: ServerLayout) -> Iterator[str]:
     yield from ("llama-server", "-m", file, "-c", str(layout.context))
     if not fitted:  # llama-server finds the number by itself
         yield from ("-ngl", layers)
-    if any(options[key] is not None for key in SLOT_KEYS):
+    if any(options[key] is not None for key in (*SLOT_KEYS, "ollama_version")):
         yield from ("-np", str(layout.slots))
     if options["kv_unified"]:
         yield "-kvu"

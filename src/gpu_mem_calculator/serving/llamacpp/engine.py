@@ -48,7 +48,15 @@ from .layout import (
     pool_elements,
 )
 from .ollama import placed
-from .options import OPTIONS, build_of, fit_rule, ollama_release, ollama_rule, server_layout
+from .options import (
+    OPTIONS,
+    build_of,
+    fit_rule,
+    ollama_release,
+    ollama_rule,
+    server_layout,
+    with_defaults,
+)
 from .row import ROW
 from .versions import NEWEST
 from .weights import ALL, model_buffers, placed_tensors
@@ -295,11 +303,11 @@ def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
         yield f"a KV cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
 
 
-def _with_build(run: Run) -> Run:
-    """The run with the build of llama.cpp that its release of Ollama has."""
+def _complete(run: Run) -> Run:
+    """The run with the defaults of its release of Ollama."""
     if ollama_release(run.options) is None:
         return run
-    return replace(run, options={**run.options, "engine_version": f"b{build_of(run.options)}"})
+    return replace(run, options=with_defaults(run))
 
 
 def stage_layers(run: Run) -> list[int]:
@@ -317,7 +325,7 @@ ENGINE = Engine(
         "cache_type_k": CACHE_TYPES,
         "cache_type_v": CACHE_TYPES,
     },
-    complete=_with_build,
+    complete=_complete,
     problems=problems,
     ledger=lambda run: serve(run).ledger,
     stage_layers=stage_layers,

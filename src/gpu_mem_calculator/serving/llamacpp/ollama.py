@@ -2,12 +2,12 @@
 llama-server's --fit.
 
 Ollama 0.11.0 and v0.12.6 llm/memory.go EstimateGPULayers; v0.13.0 and v0.20.2 llm/server.go
-createLayout; fs/ggml/ggml.go GraphSize and VisionGraphSize of all four. Sizes are bytes.
+createLayout; fs/ggml/ggml.go VisionGraphSize of all four; v0.9.0 server/sched.go
+pickBestFullFitByLibrary. Sizes are bytes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,79 +16,16 @@ from msgspec.structs import replace
 
 from ...ledger.remember import remembered
 from ...ledger.units import MIB
-from ...models.arch.arch import Arch
 from ...run.releases import Version
 from .cache import layer_bytes
 from .layout import ServerLayout, device_bytes
-from .ollama_graphs import BY_LAYOUT, graph_sizes
+from .ollama_graphs import BY_LAYOUT, GRAPHS, SHARES, graph_sizes
+from .ollama_releases import BY_SERVER, own_engine
 
-# The llama.cpp build of each release: llm/llama.cpp, llama/build-info.cpp, LLAMA_CPP_VERSION.
-BUILDS: tuple[tuple[Version, int], ...] = (
-    ((0, 1, 29), 2356),
-    ((0, 1, 30), 2527),
-    ((0, 1, 32), 2679),
-    ((0, 1, 33), 2771),
-    ((0, 1, 39), 2986),
-    ((0, 1, 40), 3051),
-    ((0, 1, 45), 3171),
-    ((0, 2, 0), 3340),
-    ((0, 2, 8), 3440),
-    ((0, 3, 1), 3485),
-    ((0, 3, 4), 3535),
-    ((0, 3, 10), 3661),
-    ((0, 3, 14), 3863),
-    ((0, 5, 2), 4260),
-    ((0, 5, 3), 4327),
-    ((0, 5, 8), 4419),
-    ((0, 5, 13), 4783),
-    ((0, 6, 6), 5125),
-    ((0, 6, 7), 5162),
-    ((0, 6, 8), 5237),
-    ((0, 7, 0), 5359),
-    ((0, 11, 5), 6121),
-    ((0, 12, 4), 6646),
-    ((0, 12, 6), 6752),
-    ((0, 12, 11), 6840),
-    ((0, 13, 2), 7209),
-    ((0, 13, 3), 7345),
-    ((0, 13, 5), 7437),
-    ((0, 30, 0), 9452),
-    ((0, 30, 1), 9479),
-    ((0, 30, 4), 9493),
-    ((0, 30, 5), 9509),
-    ((0, 30, 9), 9626),
-    ((0, 30, 10), 9672),
-    ((0, 30, 11), 9781),
-    ((0, 31, 0), 9840),
-    ((0, 31, 2), 9888),
-    ((0, 32, 2), 10069),
-    ((0, 32, 3), 10091),
-    ((0, 32, 6), 10242),
-    ((0, 32, 8), 10353),
-    ((0, 32, 10), 10380),
-    ((0, 32, 14), 10434),
-    ((0, 32, 15), 10488),
-)
-BY_SERVER: Version = (0, 30, 0)  # llama-server runs, and fits by itself
 OWN_LAYOUT: Version = (0, 12, 0)  # those of its own engine are
 TOWER_LAST: Version = (0, 7, 1)  # a vision tower is loaded with the output, before on the first GPU
 LAST_FIRST: Version = (0, 7, 0)  # layers are counted from the last one
-FLASH_AUTO: Version = (0, 13, 5)  # llama.cpp decides on flash attention for its models
 MINIMUM, ON_METAL = 457 * MIB, 512 * MIB  # of a GPU that nothing may take
-# Families of its own engine, by the names of transformers, and since when; the others' are
-# llama.cpp's.
-OWN_ENGINE: dict[str, Version] = dict.fromkeys(
-    ("gemma3", "gemma3_text", "gemma3n", "mistral3", "llama4", "mllama", "qwen2_5_vl", "gpt_oss"),
-    (0, 6, 0),
-)
-OWN_ENGINE |= dict.fromkeys(("qwen3",), (0, 11, 11))
-OWN_ENGINE |= dict.fromkeys(("qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "deepseek_v3"), (0, 12, 4))
-OWN_ENGINE |= dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "nemotron_h"), (0, 17, 0))
-# Families of its own engine that have flash attention by default, and since when.
-WITH_FLASH: dict[str, Version] = {"gpt_oss": (0, 12, 0)}
-WITH_FLASH |= dict.fromkeys(("gemma3", "gemma3_text", "qwen3", "qwen3_moe"), (0, 12, 4))
-WITH_FLASH |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), (0, 12, 7))
-WITH_FLASH |= dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "mistral3"), (0, 17, 0))
 # Image size, patch, width and heads of a vision tower.
 TOWERS = {"gemma3_text": (896, 14, 1152, 16), "mistral3": (1540, 14, 1024, 16)}
 
@@ -111,30 +48,23 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 
 class OllamaRule(Struct, frozen=True, kw_only=True):
-    """A release, the memory that each GPU has free, and what was asked for."""
+    """A release, the memory that each GPU has free, and what was asked for.
+
+    - `requested`: num_gpu; -1: as many layers as fit
+    - `slots`: the numbers of requests at once that it tries; empty: the server's is given
+    """
 
     release: Version
     free: tuple[int, ...]
-    requested: int = -1  # num_gpu
+    requested: int = -1
     metal: bool = False
+    slots: tuple[int, ...] = ()
 
 
-def llama_build(release: Version) -> int:
-    """The llama.cpp build that a release has."""
-    place = bisect_right([since for since, _ in BUILDS], release)
-    return BUILDS[max(place - 1, 0)][1]
-
-
-def flash_is_automatic(arch: Arch, release: Version) -> bool:
-    """Whether flash attention is on where there is a kernel and nobody says it."""
-    if release >= BY_SERVER or (release >= FLASH_AUTO and not own_engine(arch.family, release)):
-        return True
-    return arch.family in WITH_FLASH and release >= WITH_FLASH[arch.family]
-
-
-def own_engine(family: str, release: Version) -> bool:
-    """Whether Ollama's own engine runs a family."""
-    return family in OWN_ENGINE and OWN_ENGINE[family] <= release < BY_SERVER
+def is_counted(family: str, release: Version) -> bool:
+    """Whether it is known by what a release places the layers of a family."""
+    by_sizes = own_engine(family, release) and release >= OWN_LAYOUT
+    return release >= BY_SERVER or by_sizes or family in GRAPHS or family in SHARES
 
 
 @remembered(32, always=True)
@@ -149,8 +79,39 @@ def placement(layout: ServerLayout, rule: OllamaRule) -> Placement:
 
 
 def placed(layout: ServerLayout, rule: OllamaRule) -> ServerLayout:
-    """The server with its layers where a release puts them."""
-    return _with_layers(layout, placement(layout, rule).layers)
+    """The server with its layers where a release puts them, and as many slots as it takes: the
+    first number of which all layers fit on one GPU, else on all, else the last.
+    """
+    tries = [_with_slots(layout, slots) for slots in rule.slots] or [layout]
+    fits = (
+        tried
+        for whole in ((False, True) if len(tries) > 1 else ())
+        for tried in tries
+        if _fits(tried, rule, over_all=whole)
+    )
+    chosen = next(fits, tries[-1])
+    return _with_layers(chosen, placement(chosen, rule).layers)
+
+
+def _with_slots(layout: ServerLayout, slots: int) -> ServerLayout:
+    """The server of one slot with several, each with a context as long."""
+    outputs = slots if layout.outputs else 0
+    return replace(layout, slots=slots, context=layout.context * slots, outputs=outputs)
+
+
+def _fits(layout: ServerLayout, rule: OllamaRule, *, over_all: bool) -> bool:
+    """Whether a release before 0.10 finds that all layers that are asked for fit, on one GPU or
+    `over_all`.
+    """
+    blocks = _blocks(layout, own=own_engine(layout.file.arch.family, rule.release))
+    most = max(rule.free)
+    made = _counted(layout, rule, blocks, rule.free if over_all else (most,))
+    return sum(made.layers) >= _asked(layout, rule)
+
+
+def _asked(layout: ServerLayout, rule: OllamaRule) -> int:
+    """The layers that are to be on GPUs, the output counted as one."""
+    return len(layout.file.arch.layers) + 1 if rule.requested < 0 else rule.requested
 
 
 def _with_layers(layout: ServerLayout, layers: Sequence[int]) -> ServerLayout:
@@ -194,9 +155,8 @@ def _estimated(layout: ServerLayout, rule: OllamaRule, *, own: bool) -> Placemen
     count = partial(_counted, layout, rule, _blocks(layout, own=own))
     free = sorted(rule.free, reverse=True)
     alone = [count((one,)) for one in free]
-    every = len(layout.file.arch.layers) + 1
     for i, one in enumerate(alone):
-        if sum(one.layers) >= (every if rule.requested < 0 else rule.requested):
+        if sum(one.layers) >= _asked(layout, rule):
             return replace(one, layers=tuple(one.layers[0] * (i == k) for k in range(len(free))))
     return alone[0] if len(free) == 1 else count(rule.free)
 

@@ -1,119 +1,247 @@
 """The sizes of caches and graphs by which Ollama counts layers before a model is loaded.
 
-Ollama 0.11.0 and v0.20.2 fs/ggml/ggml.go GraphSize, and the releases between. Sizes are bytes.
+Ollama v0.20.2 fs/ggml/ggml.go GraphSize, and of every release since 0.1.32. Sizes are bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from msgspec import Struct
+
 from ...ledger.units import MIB
-from ...models.arch.arch import Arch
-from ...models.arch.blocks import Attention, LatentAttention, StateSpace
+from ...ledger.words import words
+from ...models.arch.blocks import Attention, LatentAttention, Recurrence, StateSpace
 from ...run.releases import Version
-from .cache import layer_bytes
 from .layout import ServerLayout
 from .state_space import row_sizes
 
-BY_LAYOUT: Version = (0, 12, 11)  # layers are laid out by size, and states have sizes of their own
-SLIDING: Version = (0, 6, 6)  # Gemma 3's layers with a window have cells for the window
-# Families whose graphs have a formula, by its name; the others' are a share of the cache.
-GRAPHS = dict.fromkeys(("llama", "mistral", "mixtral", "llama4", "plain"), "llama")
-GRAPHS |= dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma")
-GRAPHS |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), "deepseek2")
-GRAPHS |= {"qwen2": "qwen2", "cohere": "command-r", "phi": "phi2", "chatglm": "chatglm"}
-GRAPHS |= {"gpt_oss": "gptoss"}
+BY_LAYOUT: Version = (0, 12, 11)  # layers are laid out by size
+STATES: Version = (0, 11, 11)  # layers without a cache have states
+SLIDING: Version = (0, 6, 3)  # Gemma 3's layers with a window have cells for the window
+WITH_LOGITS: Version = (0, 3, 10)  # Llama's whole graph has at least its logits
+WITH_EXPERTS: Version = (0, 1, 33)
+# gpt-oss: half of the partial graph; one graph for both; flash attention's
+HALVED, ONE_GRAPH, FLASH_GRAPH = (0, 11, 3), (0, 11, 5), (0, 11, 8)
+# A family's architecture in a GGUF file, for architectures whose graph has a formula.
+GRAPHS = {
+    **dict.fromkeys(words("llama mistral mixtral plain llama4 llama4_text"), "llama"),
+    **dict.fromkeys(words("gemma gemma2 gemma3 gemma3_text"), "gemma"),
+    **dict.fromkeys(words("deepseek_v2 deepseek_v3 kimi_k2"), "deepseek2"),
+    **dict.fromkeys(words("chatglm glm"), "chatglm"),
+    **{"qwen2": "qwen2", "cohere": "command-r", "phi": "phi2", "stablelm": "stablelm"},
+    "gpt_oss": "gptoss",
+}
+# Families whose architecture has none: their graph is a share of the cache.
+SHARES = frozenset(
+    words("""
+    apertus arcee baichuan bamba bloom cohere2 dbrx deepseek dots1 ernie4_5 ernie4_5_moe
+    exaone4 falcon falcon_h1 falcon_mamba glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode
+    gpt_neo gpt_neox gptj granite granitemoe granitemoehybrid granitemoeshared
+    hunyuan_v1_dense hunyuan_v1_moe jais2 jamba kimi_linear lfm2 lfm2_moe llada mamba mamba2
+    mimo mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral3 mpt nemotron
+    nemotron-nas nemotron_h olmo olmo2 olmo3 olmoe opt phi3 phimoe qwen2_5_vl qwen2_moe
+    qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+    qwen3_vl qwen3_vl_moe seed_oss smollm3 starcoder2
+    """)
+)
+# The release from which a formula is there; before, the graph was a share as well.
+SINCE: dict[str, Version] = {"stablelm": (0, 1, 33), "deepseek2": (0, 1, 45), "chatglm": (0, 2, 2)}
+FAMILIES_SINCE: dict[str, Version] = {
+    "gemma2": (0, 1, 48),
+    **dict.fromkeys(("gemma3", "gemma3_text"), (0, 6, 0)),
+    **dict.fromkeys(("llama4", "llama4_text"), (0, 6, 7)),
+}
 
 
-def _shape(arch: Arch) -> tuple[int, int, int, int]:
-    """Heads, key-value heads, and elements of a head's key and value, as a GGUF file of then has
-    them: of latent attention those that are unpacked.
+class _Sizes(Struct, frozen=True, kw_only=True):
+    """What a formula reads of a model and a server.
+
+    - `heads`, `kv_heads`, `key`, `value`: of a layer's attention, and elements of a head, as a GGUF
+      file of then has them: of latent attention those that are unpacked
+    - `cache`: of all layers as if each had the whole context
+    - `experts`, `ffn`: bytes of the first layer's experts' gates, and their width; 0: it has none
+    - `qkv_bias`: elements of the first layer's fused bias
     """
-    mixer = next(
-        (m for layer in arch.layers if isinstance(m := layer.mixer, Attention | LatentAttention)),
-        None,
-    )
-    if isinstance(mixer, LatentAttention):
-        return mixer.heads, mixer.heads, mixer.nope_dim + mixer.rope_dim, mixer.value_dim
-    if isinstance(mixer, Attention):
-        return mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.value_dim or mixer.head_dim
-    return 1, 1, 0, 0
+
+    heads: int
+    kv_heads: int
+    key: int
+    value: int
+    embed: int
+    vocab: int
+    context: int
+    batch: int
+    slots: int
+    cache: int
+    experts: int
+    ffn: int
+    qkv_bias: int
+    flash: bool
+    release: Version
+
+    @property
+    def head(self) -> int:
+        """The head's weights in 6.5 bits."""
+        return self.embed * self.vocab * 105 // 128
+
+    @property
+    def logits(self) -> int:
+        """The last product."""
+        return 4 * self.batch * (self.embed + self.vocab)
+
+    @property
+    def scores(self) -> int:
+        """Elements of a token's scores, and of its mask."""
+        return self.context * (1 + self.heads)
 
 
 def graph_sizes(layout: ServerLayout, release: Version) -> tuple[tuple[int, ...], int, int]:
     """Bytes of each layer's cache, and of a graph where some and where all layers are on GPUs."""
-    cache = _cache_sizes(layout, release)
-    part, full = _graphs(layout, sum(cache))
-    heads, kv_heads, _, _ = _shape(layout.file.arch)
-    part = part or heads // kv_heads * sum(cache) // 6
+    sizes, family = _sizes(layout, release), layout.file.arch.family
+    cache = _cache_sizes(layout, sizes)
+    formula = None if family in SHARES else GRAPHS[family]
+    since = max(SINCE.get(formula or "", (0,)), FAMILIES_SINCE.get(family, (0,)))
+    part, full = FORMULAS[formula](sizes) if formula and release >= since else (0, 0)
+    part = part or sizes.heads // sizes.kv_heads * sum(cache) // 6
     return tuple(cache), part, full or part
 
 
-def _cache_sizes(layout: ServerLayout, release: Version) -> list[int]:
-    """Bytes of each layer's cache."""
-    arch, context, slots = layout.file.arch, layout.context, layout.slots
-    _, kv_heads, key, value = _shape(arch)
-    batch = min(context, layout.batch)
+def _sizes(layout: ServerLayout, release: Version) -> _Sizes:
+    arch = layout.file.arch
+    mixers = [m for layer, _, _ in arch.runs for m in layer.mixers]
+    attention = [m for m in mixers if isinstance(m, Attention | LatentAttention)]
+    heads = max((m.heads for m in attention), default=1)
+    kv_heads = max((getattr(m, "kv_heads", m.heads) for m in attention), default=1)
+    first = attention[0] if attention else None
+    key = value = 0
+    if isinstance(first, LatentAttention):
+        key, value = first.nope_dim + first.rope_dim, first.value_dim
+    elif first is not None:
+        key, value = first.head_dim, first.value_dim or first.head_dim
+    named = {tensor.name: tensor for tensor in layout.file.tensors()}
+    gates, bias = (named.get(f"blk.0.{name}") for name in ("ffn_gate_exps.weight", "attn_qkv.bias"))
+    mlp = arch.layers[0].mlp
     each = {"F32": 4.0, "Q8_0": 1.0, "Q4_0": 0.5}.get(layout.keys, 2.0)
-    cell, every = int((key + value) * kv_heads * each), range(len(arch.layers))
+    return _Sizes(
+        heads=heads,
+        kv_heads=kv_heads,
+        key=key,
+        value=value,
+        embed=arch.hidden,
+        vocab=arch.vocab,
+        context=layout.context,
+        batch=min(layout.context, layout.batch),
+        slots=layout.slots,
+        cache=int(layout.context * (key + value) * kv_heads * each) * len(arch.layers),
+        experts=gates.bytes if gates else 0,
+        ffn=mlp.ffn if mlp is not None else 0,
+        qkv_bias=bias.elements if bias else 0,
+        flash=layout.flash,
+        release=release,
+    )
+
+
+def _cache_sizes(layout: ServerLayout, sizes: _Sizes) -> list[int]:
+    """Bytes of each layer's cache."""
+    arch = layout.file.arch
+    whole, every = sizes.cache // len(arch.layers), range(len(arch.layers))
+    cell = whole // sizes.context
     if arch.family == "gpt_oss":
-        return [cell * (context if i % 2 else slots * 4096 + batch) for i in every]
-    if arch.family.startswith("gemma3") and release >= SLIDING:
-        window = slots * max((one or 0 for one in arch.windows), default=0) + batch
-        return [cell * (window if (i + 1) % 6 else context) for i in every]
-    if release < BY_LAYOUT:
-        return [cell * context for _ in every]
-    return [_layer_cache(layout, i, cell * context) for i in every]
+        window = cell * (sizes.slots * 4096 + sizes.batch)
+        return [whole if i % 2 else window for i in every]
+    if arch.family.startswith("gemma3") and sizes.release >= SLIDING:
+        widest = max((one or 0 for one in arch.windows), default=0)
+        window = cell * (sizes.slots * widest + sizes.batch)
+        return [window if (i + 1) % 6 else whole for i in every]
+    if sizes.release < STATES:
+        return [whole for _ in every]
+    # a layer without attention counts as states, also where it is a feed-forward alone
+    mixers = [m for layer, _, _ in arch.runs for m in layer.mixers]
+    states = next((m for m in mixers if isinstance(m, StateSpace | Recurrence)), None)
+    state = sum(row_sizes(states)) * 4 if states else 0
+    kinds = (layer.mixer for layer in arch.layers)
+    return [whole if isinstance(m, Attention | LatentAttention) else state for m in kinds]
 
 
-def _layer_cache(layout: ServerLayout, place: int, attention: int) -> int:
-    """Bytes of one layer's cache, or of its states."""
-    mixer = layout.file.arch.layers[place].mixer
-    if isinstance(mixer, Attention | LatentAttention):
-        return attention
-    if isinstance(mixer, StateSpace):
-        return sum(row_sizes(mixer)) * 4
-    types = (layout.build, layout.keys, layout.values)
-    return layer_bytes(layout.file.arch, place, layout.cells, *types)
+def _llama(s: _Sizes) -> tuple[int, int]:
+    kept = 4 * s.batch * (1 + s.embed + max(s.context, s.embed)) + s.embed * s.embed * 9 // 16
+    kept += 4 * s.context * (s.batch * s.heads + s.embed // s.heads * s.kv_heads)
+    part = 4 * s.batch * s.embed + max(kept, s.logits + s.head)
+    full = 4 * s.batch * (1 + 4 * s.embed + s.scores)
+    if s.experts and s.release >= WITH_EXPERTS:
+        shared = s.embed // s.heads * s.kv_heads
+        tokens = 4 * s.batch * (2 * s.ffn + s.kv_heads + s.embed + s.context + shared)
+        rows = s.context * s.batch * s.heads + s.context * shared + s.batch * (1024 + shared)
+        part = max(3 * s.experts + tokens, 4 * rows)
+    return part, max(full, s.logits if s.release >= WITH_LOGITS else 0)
 
 
-def _graphs(layout: ServerLayout, cache: int) -> tuple[int, int]:
-    """A graph where some layers are on GPUs, and where all are; 0 for families without a formula.
+def _gemma(s: _Sizes) -> tuple[int, int]:
+    if s.release < FAMILIES_SINCE["gemma2"]:
+        return s.logits + 4 * s.batch * (s.embed + 1) + s.head, s.logits
+    wide = 4 * s.batch * (2 * s.embed + 2 * s.key * s.heads + s.scores)
+    kept = wide + 4 * s.batch + 32 * s.key * s.context + s.embed * s.key * s.heads * 9 // 16
+    return max(s.logits + s.head, kept), max(s.logits, wide + 8 * s.batch)
 
-    `rest` is the last product, `head` the head's weights in 6.5 bits.
-    """
-    arch, slots = layout.file.arch, layout.slots
-    heads, kv_heads, key, _ = _shape(arch)
-    context, batch = layout.context, min(layout.context, layout.batch)
-    embed, vocab = arch.hidden, arch.vocab
-    family, head = GRAPHS.get(arch.family, ""), embed * vocab * 105 // 128
-    rest, scores = 4 * batch * (embed + vocab), context * (1 + heads)
-    if family == "llama":
-        kept = 4 * batch * (1 + embed + max(context, embed)) + embed * embed * 9 // 16
-        kept += 4 * context * (batch * heads + embed // heads * kv_heads)
-        part = 4 * batch * embed + max(kept, rest + head)
-        return part, max(4 * batch * (1 + 4 * embed + scores), rest)
-    if family == "gemma":
-        wide = 4 * batch * (2 * embed + 2 * key * heads + scores)
-        kept = wide + 4 * batch + 32 * key * context + embed * key * heads * 9 // 16
-        return max(rest + head, kept), max(rest, wide + 8 * batch)
-    if family == "command-r":
-        kept = 4 * batch * (1 + 2 * embed + scores) + 4 * embed * context
-        part = max(rest + head, kept + embed * embed * 9 // 16)
-        return part, max(rest, 4 * batch * (2 + 4 * embed + scores))
-    if family == "qwen2":
-        full = 4 * batch * (1 + 2 * embed + scores)
-        return max(rest + head, full + 4 * embed * (1 + context)), max(rest, full)
-    if family == "phi2":
-        part = max(rest + 4 * batch * embed + head, 4 * batch * (2 + 3 * embed + scores))
-        return part, max(rest, 4 * batch * (1 + 4 * embed + scores))
-    if family == "deepseek2":
-        wide, scores = 2 * key * kv_heads, context * (1 + kv_heads)
-        rest += 8 * batch * embed
-        kept = 4 * batch * (2 * embed + 1 + wide + scores) + 4 * key * context * kv_heads
-        part = max(rest + head, kept + embed * key * kv_heads * 9 // 16)
-        return part, max(rest, 4 * batch * (3 * embed + 2 + wide + scores))
-    if family == "chatglm":
-        return rest + head, rest
-    if family == "gptoss":
-        flash = (4 * slots + (context >> 10) + 110) * MIB
-        return flash if layout.flash else 2 * heads // kv_heads * cache // 6, 0
-    return 0, 0
+
+def _command_r(s: _Sizes) -> tuple[int, int]:
+    kept = 4 * s.batch * (1 + 2 * s.embed + s.scores) + 4 * s.embed * s.context
+    part = max(s.logits + s.head, kept + s.embed * s.embed * 9 // 16)
+    return part, max(s.logits, 4 * s.batch * (2 + 4 * s.embed + s.scores))
+
+
+def _qwen2(s: _Sizes) -> tuple[int, int]:
+    full = 4 * s.batch * (1 + 2 * s.embed + s.scores)
+    return max(s.logits + s.head, full + 4 * s.embed * (1 + s.context)), max(s.logits, full)
+
+
+def _phi2(s: _Sizes) -> tuple[int, int]:
+    part = s.logits + 4 * s.batch * s.embed + s.head
+    if s.release >= (0, 1, 35):
+        part = max(part, 4 * s.batch * (2 + 3 * s.embed + s.scores))
+    return part, max(s.logits, 4 * s.batch * (1 + 4 * s.embed + s.scores))
+
+
+def _stablelm(s: _Sizes) -> tuple[int, int]:
+    full = 4 * s.batch * (s.scores + 3 * s.embed + 2)
+    return max(4 * s.batch * (s.vocab + 2 * s.embed), full), full
+
+
+def _deepseek2(s: _Sizes) -> tuple[int, int]:
+    wide, scores = 2 * s.key * s.kv_heads, s.context * (1 + s.kv_heads)
+    logits = s.logits + 8 * s.batch * s.embed
+    kept = 4 * s.batch * (2 * s.embed + 1 + wide + scores) + 4 * s.key * s.context * s.kv_heads
+    part = max(logits + s.head, kept + s.embed * s.key * s.kv_heads * 9 // 16)
+    return part, max(logits, 4 * s.batch * (3 * s.embed + 2 + wide + scores))
+
+
+def _chatglm(s: _Sizes) -> tuple[int, int]:
+    part, full = s.logits + s.head, s.logits
+    if s.qkv_bias:
+        wide = 2 * s.embed + s.scores + s.key * s.heads
+        full = max(full, 4 * s.batch * (2 + wide + s.qkv_bias))
+        part = max(part, 4 * s.batch * (1 + wide) + 8 * s.key * s.context + 4 * s.qkv_bias)
+    return part, full
+
+
+def _gptoss(s: _Sizes) -> tuple[int, int]:
+    if s.flash and s.release >= FLASH_GRAPH:
+        return (4 * s.slots + (s.context >> 10) + 110) * MIB, 0
+    if s.release >= ONE_GRAPH:
+        return 2 * s.heads // s.kv_heads * s.cache // 6, 0
+    full = 4 * s.heads // s.kv_heads * s.cache // 6
+    return full if s.release >= HALVED else 2 * full, full
+
+
+FORMULAS: dict[str, Callable[[_Sizes], tuple[int, int]]] = {
+    "llama": _llama,
+    "gemma": _gemma,
+    "command-r": _command_r,
+    "qwen2": _qwen2,
+    "phi2": _phi2,
+    "stablelm": _stablelm,
+    "deepseek2": _deepseek2,
+    "chatglm": _chatglm,
+    "gptoss": _gptoss,
+}

@@ -18,8 +18,19 @@ from ...run.run import Run
 from ...run.weights import gguf
 from ...run.weights.ggml_types import BLOCKS
 from .fit import FitRule
+from .graph_tensors import quantized
 from .layout import CACHE_TYPES, ServerLayout, has_flash
-from .ollama import BY_SERVER, OllamaRule, flash_is_automatic, llama_build, own_engine
+from .ollama import OllamaRule
+from .ollama_releases import (
+    BY_SERVER,
+    allows_flash,
+    default_batch,
+    default_context,
+    default_slots,
+    flash_is_automatic,
+    llama_build,
+    own_engine,
+)
 from .versions import FEW_OUTPUTS, FIT, FLASH_AUTO, NEWEST, PADDED_256, build_number
 from .weights import ALL, HOST, ModelFile, Overrides, host_experts
 
@@ -29,18 +40,18 @@ OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("prompt_len", "new_tokens", "cache_type_k", "cache_type_v", "n_gpu_layers")),
     **dict.fromkeys(("flash_attn", "kv_unified", "tensor_split", "main_gpu", "n_cpu_moe")),
     **dict.fromkeys(("override_tensor", "fit", "fit_target", "fit_ctx", "ollama_version")),
+    **dict.fromkeys(("n_batch", "n_ubatch")),
     "engine_version": f"b{NEWEST}",
     "dtype": "fp16",
     "quantization": "q4_k_m",
     "kv_cache_dtype": "auto",
-    "n_batch": 2048,
-    "n_ubatch": 512,
     "split_mode": "layer",
     "no_kv_offload": False,
     "swa_full": False,
 }
 DEFAULT_TARGET, LEAST_CONTEXT = 1024, 4096  # --fit-target in MiB, --fit-ctx
 SLOTS = 4  # of a server that sets none; they share one cache
+BATCH, UBATCH = 2048, 512  # -b and -ub
 # Names that every engine has for cache types, and llama.cpp's.
 COMMON_TYPES = {"auto": "f16", "fp16": "f16", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
 SLOT_KEYS = ("n_parallel", "max_num_seqs", "batch_size")  # names of the same option
@@ -119,7 +130,31 @@ def ollama_rule(run: Run) -> OllamaRule | None:
         free=(run.free_bytes,) * int(run.mesh.pp),
         requested=-1 if asked is None else int(asked),
         metal=run.runtime == METAL,
+        slots=default_slots(release) if _slots(options) is None else (),
     )
+
+
+def _slots(options: Mapping[str, Any]) -> int | None:
+    """The number of slots that is given."""
+    return next((int(options[key]) for key in SLOT_KEYS if options[key] is not None), None)
+
+
+def with_defaults(run: Run) -> dict[str, Any]:
+    """The options of a run with those that its release of Ollama chooses by the model and the GPUs;
+    of llama-server alone as they are.
+    """
+    options, release = dict(run.options), ollama_release(run.options)
+    if release is None:
+        return options
+    options["engine_version"] = f"b{llama_build(release)}"
+    if options["max_seq_len"] is None:
+        gpus = run.card_bytes * int(run.mesh.pp)
+        each = default_context(run.arch, release, gpus)
+        options["max_seq_len"] = each * (_slots(options) or 1)
+    if options["n_ubatch"] is None:
+        short = options["flash_attn"] is False
+        options["n_ubatch"] = default_batch(release, 0 if short else options["max_seq_len"])
+    return options
 
 
 def server_layout(run: Run) -> ServerLayout:
@@ -128,15 +163,16 @@ def server_layout(run: Run) -> ServerLayout:
     release = ollama_release(options)
     build = min(build_of(options) or NEWEST, NEWEST)
     own = release is not None and own_engine(arch.family, release)
-    count = next((options[key] for key in SLOT_KEYS if options[key] is not None), None)
+    count = _slots(options)
     if count is None and release is not None:
-        count = 1
+        count = 1  # `OllamaRule` has those that it tries
     slots = int(count if count is not None else SLOTS if build >= PADDED_256 else 1)
     unified = options["kv_unified"]
     if unified is None:
         unified = count is None and build >= PADDED_256
     keys, values = (kind.upper() for kind in cache_types(run))
     gpu_layers = options["n_gpu_layers"]
+    ubatch = int(options["n_ubatch"] or UBATCH)
     stored = run.stored if run.stored_form == "gguf" else ()
     layout = ServerLayout(
         file=ModelFile(arch, file_type(run) or "Q4_K_M", build, stored),
@@ -150,8 +186,8 @@ def server_layout(run: Run) -> ServerLayout:
         slots=slots,
         unified=bool(unified),
         # Ollama has one number for both
-        batch=int(options["n_batch" if release is None else "n_ubatch"]),
-        ubatch=int(options["n_ubatch"]),
+        batch=int((options["n_batch"] or BATCH) if release is None else ubatch),
+        ubatch=ubatch,
         flash=bool(options["flash_attn"]),
         keys=keys,
         values=values,
@@ -161,7 +197,20 @@ def server_layout(run: Run) -> ServerLayout:
     )
     automatic = build >= FLASH_AUTO if release is None else flash_is_automatic(arch, release)
     if options["flash_attn"] is None and automatic:
-        return replace(layout, flash=has_flash(layout))
+        layout = replace(layout, flash=has_flash(layout))
+    if release is not None and release < BY_SERVER:
+        return _as_allowed(layout, release)
+    return layout
+
+
+def _as_allowed(layout: ServerLayout, release: Version) -> ServerLayout:
+    """The server without what a release before 0.30 turns off (llm/server.go NewLlamaServer):
+    flash attention that the model does not support, and a quantized cache without it.
+    """
+    if layout.flash and not allows_flash(layout.file.arch, release):
+        layout = replace(layout, flash=False)
+    if not layout.flash and (quantized(layout.keys) or quantized(layout.values)):
+        return replace(layout, keys="F16", values="F16")
     return layout
 
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from ... import catalog
 from ...catalog.model_names import spelled
 from ...ledger.frameworks import OLLAMA
-from ...ledger.units import GIB
 from ...runfile.text.errors import InputError, nearest
 from ..llamacpp.model import add_named, projector_limit, sees_images
 from ..llamacpp.model_file import DEFAULT, FileName, read_file_name, read_model_name
@@ -30,14 +29,9 @@ from .modelfile import Modelfile, parse_modelfile
 
 FOLDER = Path(__file__).parent
 HUBS = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")
-BUILD = "b10488"  # LLAMA_CPP_VERSION
-LENGTH = "OLLAMA_CONTEXT_LENGTH"
+LENGTH, LEAST = "OLLAMA_CONTEXT_LENGTH", 4  # tokens of a request
 TARGET = "LLAMA_ARG_FIT_TARGET"
 VARIABLES = ("OLLAMA_", "LLAMA_ARG_FIT")
-# Total bytes of all GPUs from which a context is the default (server/routes.go Serve).
-CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
-# Tokens above which a batch is the default (server/sched.go generationBatchForContext).
-BATCHES = ((32_768, 2_048), (4_096, 1_024), (0, 512))
 # Families that serve one request at a time (server/sched.go load), as transformers names them.
 ONE_AT_A_TIME = tuple(tables(__file__)["one_at_a_time"])
 WITH_EQUALS = ("--think", "--truncate")  # a value is only read after an equals sign
@@ -123,7 +117,7 @@ def read_modelfile(text: str, files: NamedFiles, gpu_bytes: int | None = None) -
 
 def _add(reading: Reading, file: Modelfile, command: Command, quantize: str) -> None:
     """Add the model of a Modelfile, or of a name alone, and the server that Ollama starts."""
-    reading.run["inference"] = {"engine": "llamacpp", "engine_version": BUILD}
+    reading.run["inference"] = {"engine": "ollama"}
     given = {name: _number(text) for name, text in file.parameters.items()}
     parameters = sort_keys(reading, argument_table("parameters", FOLDER), given, "PARAMETER ")
     variables = _variables(reading, command.environment)
@@ -182,17 +176,24 @@ def _add_parts(reading: Reading, file: Modelfile) -> None:
 def _server(
     reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], command: Command
 ) -> Section:
-    """The options of the llama-server that Ollama starts."""
-    slots = max(whole_value("OLLAMA_NUM_PARALLEL", variables.get("OLLAMA_NUM_PARALLEL", 1)), 1)
+    """The options of the server that Ollama starts; its release chooses what nobody says."""
+    section: Section = {}
+    slots = variables.get("OLLAMA_NUM_PARALLEL")
     config = _config(str(reading.run["model"]["name"]))
-    if config.get("model_type") in ONE_AT_A_TIME:
-        slots = 1
-    context = _context(reading, parameters, variables, command)
-    trained = (config.get("text_config") or config).get("max_position_embeddings")
-    context = min(context, trained) if isinstance(trained, int) else context
-    batch = _batch(reading, parameters, variables, context * slots)
-    section: Section = {"max_seq_len": context * slots, "n_parallel": slots}
-    section |= {"n_batch": batch, "n_ubatch": batch}
+    one = config.get("model_type") in ONE_AT_A_TIME
+    if one or slots:
+        section["n_parallel"] = 1 if one else whole_value("OLLAMA_NUM_PARALLEL", slots)
+    for name, context in (
+        ("PARAMETER num_ctx", parameters.get("num_ctx")),
+        (LENGTH, variables.get(LENGTH)),
+    ):
+        if context and "max_seq_len" not in section:
+            tokens = max(whole_value(name, context), LEAST)
+            trained = (config.get("text_config") or config).get("max_position_embeddings")
+            tokens = min(tokens, trained) if isinstance(trained, int) else tokens
+            section["max_seq_len"] = tokens * section.get("n_parallel", 1)
+    if parameters.get("num_batch"):
+        section["n_ubatch"] = whole_value("PARAMETER num_batch", parameters["num_batch"])
     kind = str(variables.get("OLLAMA_KV_CACHE_TYPE") or "").lower()
     if kind:
         section |= {"cache_type_k": kind, "cache_type_v": kind}
@@ -209,40 +210,6 @@ def _server(
     if TARGET in variables:
         section["fit_target"] = whole_value(TARGET, variables[TARGET])
     return section
-
-
-def _context(
-    reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], command: Command
-) -> int:
-    """The context of a request: as given, else by the memory of all GPUs."""
-    if parameters.get("num_ctx"):
-        return max(whole_value("PARAMETER num_ctx", parameters["num_ctx"]), 4)
-    if variables.get(LENGTH):
-        return max(whole_value(LENGTH, variables[LENGTH]), 4)
-    if command.gpu_bytes is None:
-        reading.assumed.append("a context of 4,096, as on GPUs of less than 23 GiB in all")
-        why = "the default is 32,768 from 23 GiB on and 262,144 from 47 GiB on; 4,096 is estimated"
-        reading.limits.append(Limit(key=LENGTH, why=why, could="more"))
-        return CONTEXTS[-1][1]
-    total = command.gpu_bytes * (command.num_gpus or 1)
-    context = next(tokens for least, tokens in CONTEXTS if total >= least)
-    said = f"a context of {context:,} or the model's, by the memory of the GPUs"
-    reading.assumed.append(f"{said} ({LENGTH})")
-    return context
-
-
-def _batch(
-    reading: Reading, parameters: Mapping[str, Any], variables: Mapping[str, Any], tokens: int
-) -> int:
-    """The tokens of a graph: as given, else by the context."""
-    given = parameters.get("num_batch")
-    if given:
-        return whole_value("PARAMETER num_batch", given)
-    if variables.get("OLLAMA_FLASH_ATTENTION") in (0, False):
-        return BATCHES[-1][1]
-    batch = next(size for least, size in BATCHES if tokens > least)
-    reading.assumed.append(f"batches of {batch:,} tokens; fewer where memory is short (num_batch)")
-    return batch
 
 
 def _config(name: str) -> Mapping[str, Any]:
