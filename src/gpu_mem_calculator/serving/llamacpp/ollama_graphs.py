@@ -20,6 +20,7 @@ BY_LAYOUT: Version = (0, 12, 11)  # layers are laid out by size
 STATES: Version = (0, 11, 11)  # layers without a cache have states
 SLIDING: Version = (0, 6, 3)  # Gemma 3's layers with a window have cells for the window
 WITH_LOGITS: Version = (0, 3, 10)  # Llama's whole graph has at least its logits
+FIRST: Version = (0, 1, 32)  # before, Ollama had another rule
 WITH_EXPERTS: Version = (0, 1, 33)
 # gpt-oss: half of the partial graph; one graph for both; flash attention's
 HALVED, ONE_GRAPH, FLASH_GRAPH = (0, 11, 3), (0, 11, 5), (0, 11, 8)
@@ -101,7 +102,7 @@ def graph_sizes(layout: ServerLayout, release: Version) -> tuple[tuple[int, ...]
     sizes, family = _sizes(layout, release), layout.file.arch.family
     cache = _cache_sizes(layout, sizes)
     formula = None if family in SHARES else GRAPHS[family]
-    since = max(SINCE.get(formula or "", (0,)), FAMILIES_SINCE.get(family, (0,)))
+    since = max(SINCE.get(formula or "", FIRST), FAMILIES_SINCE.get(family, FIRST))
     part, full = FORMULAS[formula](sizes) if formula and release >= since else (0, 0)
     part = part or sizes.heads // sizes.kv_heads * sum(cache) // 6
     return tuple(cache), part, full or part

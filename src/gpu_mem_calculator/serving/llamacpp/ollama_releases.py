@@ -105,12 +105,16 @@ NO_FLASH: dict[str, tuple[Version, Version]] = {
     "gemma2": ((0, 11, 11), BY_SERVER),
 }
 # Tokens of one request where nobody says it, from a release on; 0: by the memory of all GPUs.
-CONTEXTS: tuple[tuple[Version, int], ...] = (((0,), 2_048), ((0, 6, 7), 4_096), ((0, 15, 5), 0))
+CONTEXTS: tuple[tuple[Version, int], ...] = (
+    ((0, 0, 0), 2_048),
+    ((0, 6, 7), 4_096),
+    ((0, 15, 5), 0),
+)
 BY_MEMORY = ((47 * GIB, 262_144), (23 * GIB, 32_768), (0, 4_096))
 LEAST_CONTEXTS: dict[str, tuple[int, Version]] = {"gpt_oss": (8_192, (0, 15, 5))}  # until
 # Requests at once where nobody says it, from a release on; the most that fits on the GPUs is taken.
 SLOTS: tuple[tuple[Version, tuple[int, ...]], ...] = (
-    ((0,), (1,)),
+    ((0, 0, 0), (1,)),
     ((0, 2, 0), (4, 1)),
     ((0, 6, 7), (2, 1)),
     ((0, 10, 0), (1,)),
