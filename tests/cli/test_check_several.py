@@ -177,3 +177,17 @@ def test_a_slurm_job_names_its_card(command: Command, tmp_path: Path) -> None:
         for card in ("l40s", "l4", "x9000")
     ]
     assert codes == [0, 1, 3]
+
+
+def test_what_others_hold_counts_in_the_share_of_some_releases(command: Command) -> None:
+    """Of vLLM 0.6.4 and of V1 from 0.6.5 to 0.9.0: the second of two servers does not start, though
+    both together fit (vllm-project/vllm#2248, #17431).
+    """
+    server = "vllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.4"
+    for release, starts in (("0.6.3", True), ("0.8.5", False), ("0.9.1", True)):
+        words = ["check", "--gpu", "a800-80gb", "--at", f"vllm={release}"]
+        answer = command(*words, f"{server} & {server} & wait")
+        assert (answer.code == 0) == starts, release
+        text = " ".join(answer.out.split())
+        assert ("counts in its share what others hold" in text) == (not starts)
+        assert ("Use --gpu-memory-utilization 0." in text) == (not starts)

@@ -128,3 +128,31 @@ def test_vllm_pins_a_tensor_for_each_layer() -> None:
     for release, taken in (("0.11.1", 28 * GIB), ("0.14.0", 32 * GIB), ("0.27.0", 20 * GIB)):
         server = vllm_servers.served(model, engine_version=release, kv_offloading_size=20)
         assert on_host(server) == {"offloaded cache": taken}
+
+
+def test_lmcache_pins_its_size_on_each_rank() -> None:
+    """max_local_cpu_size without rounding, and 256 tokens on the GPU; the pool stays."""
+    plain = vllm_servers.served(engine_version="0.11.0")
+    server = vllm_servers.served(engine_version="0.11.0", lmcache_size=20)
+    assert on_host(server) == {"LMCache": 20 * GIB}
+    assert server.pool_bytes == plain.pool_bytes
+    assert vllm_servers.item(server, "LMCache: a chunk") == 256 * server.token_bytes
+
+
+def test_a_cache_on_the_host_holds_no_running_sequence() -> None:
+    """One of max_model_len must be on the GPU (vllm-project/vllm#23087, LMCache/LMCache#1372)."""
+    for keys in ({"lmcache_size": 20}, {"kv_offloading_size": 20}):
+        problem = vllm_servers.served(gpu="rtx-4090", max_seq_len=65536, **keys).problem
+        assert "one sequence of 65,536 tokens needs 8.0 GiB" in problem
+        assert "A cache on the host does not change that" in problem
+    plain = vllm_servers.served(gpu="rtx-4090", max_seq_len=65536).problem
+    assert plain
+    assert "host" not in plain
+
+
+def test_a_sleeping_server_pins_each_segment() -> None:
+    """Of Qwen2.5-7B's layers gate and up are 259 MiB in 512, down 130 in 256."""
+    host = vllm_servers.served("qwen2.5-7b", enable_sleep_mode=True).host
+    assert host is not None
+    layers, vocabulary = 28 * (512 + 256 + 32 + 32), 2 * 2048
+    assert host.asleep_bytes == pytest.approx((layers + vocabulary) * MIB, rel=0.02)

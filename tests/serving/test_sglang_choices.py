@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.ledger.units import MIB
+from gpu_mem_calculator.run.weights.rank_weights import reserved_bytes
 from gpu_mem_calculator.serving.sglang.defaults import (
     CardMemory,
     chunked_prefill_size,
@@ -18,7 +19,6 @@ from gpu_mem_calculator.serving.sglang.defaults import (
 from gpu_mem_calculator.serving.sglang.options import SglangOptions, vision_factor
 from gpu_mem_calculator.serving.sglang.speculative import draft_depth
 from gpu_mem_calculator.serving.sglang.versions import Version
-from gpu_mem_calculator.serving.sglang.weights import reserved_bytes
 
 from .vllm_servers import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.serving.sglang.weights import reserved_bytes, segment_bytes
+from gpu_mem_calculator.run.weights.rank_weights import reserved_bytes, segment_bytes
 
 
 @pytest.mark.parametrize(

@@ -42,20 +42,26 @@ class Together(Struct, frozen=True, kw_only=True):
 
 
 class SharedGpu(Together, frozen=True, kw_only=True):
-    """A GPU that several commands use at the same time."""
+    """A GPU that several commands use at the same time; `problem`: why one of them does not start
+    beside those before it.
+    """
 
     devices: tuple[str, ...]
+    problem: str = ""
 
     @property
     def text(self) -> str:
         """The figures in one line."""
         names = f"GPU{'s' * (len(self.devices) > 1)} {', '.join(self.devices)}"
-        return f"{names}: {gib(self.total)} of {gib(self.has)} GiB together ({self.sums})"
+        text = f"{names}: {gib(self.total)} of {gib(self.has)} GiB together ({self.sums})"
+        return f"{text}. {self.problem}" if self.problem else text
 
     @property
     def data(self) -> dict[str, Any]:
         """The same as data."""
-        has = {"gpu_memory_bytes": self.has, "total_bytes": self.total}
+        has: dict[str, Any] = {"gpu_memory_bytes": self.has, "total_bytes": self.total}
+        if self.problem:
+            has["problem"] = self.problem
         return {
             "devices": list(self.devices),
             "verdict": self.verdict,
@@ -138,15 +144,18 @@ def _shared(found: Sequence[Checked], devices: tuple[str, ...]) -> SharedGpu:
     room = has - sum(size for _, size in parts)
     limits = [limit for result in results for limit in result.limits]
     word = bounded_verdict(FITS if room >= 0 else SHORT, room, limits)
-    after = one_after_the_other(found) if word == SHORT else None
-    if after is not None:
+    after, problem = one_after_the_other(found)
+    if word == SHORT and after:
         parts, word = after, FITS
-    return SharedGpu(devices=devices, parts=parts, has=has, verdict=word)
+    elif problem and room >= 0:
+        word = SHORT
+    return SharedGpu(devices=devices, parts=parts, has=has, verdict=word, problem=problem)
 
 
-def one_after_the_other(found: Sequence[Checked]) -> tuple[tuple[str, int], ...] | None:
-    """What commands take that are started in their order, where all of them fit; None where one
-    does not. A server's pool is what is left of its share, or of what is free, at its release.
+def one_after_the_other(found: Sequence[Checked]) -> tuple[tuple[tuple[str, int], ...], str]:
+    """What commands take that are started in their order, where all of them fit; else why a server
+    does not start. Its pool is what is left of its share, or of what is free, at its release: some
+    count in the share what others hold.
     """
     parts: list[tuple[str, int]] = []
     for one in found:
@@ -155,14 +164,16 @@ def one_after_the_other(found: Sequence[Checked]) -> tuple[tuple[str, int], ...]
             parts.append((_name(one), one.takes))
             continue
         if one.result is None or one.result.serving is None:
-            return None  # a training run takes the same beside others
+            return (), ""  # a training run takes the same beside others
         hardware = run.get("hardware") or {}
         held = taken + (hardware.get(USED) or 0)
         beside = full_estimate({**run, "hardware": {**hardware, USED: held}}).result
         if beside.verdict != FITS:
-            return None
+            why = beside.serving.problem if beside.serving is not None else ""
+            known = why and beside.verdict == SHORT and one.result.verdict == FITS
+            return (), f"Started after them, {_name(one)} fails: {why}" if known else ""
         parts.append((_name(one), int(beside.device_bytes or 0)))
-    return tuple(parts)
+    return tuple(parts), ""
 
 
 def _name(one: Checked) -> str:

@@ -207,6 +207,7 @@ OPENRLHF = Framework("OpenRLHF", "3c3be62", "2026-11-18", "OpenRLHF/OpenRLHF")
 OLLAMA = Framework(
     "Ollama", "fb30760", "2026-11-18", "ollama/ollama", also=("0.11.0", "0.12", "0.12.6", "0.12.11")
 )
+LMCACHE = Framework("LMCache", "000620e3", "2026-11-19", "LMCache/LMCache", package="lmcache")
 ESTIMATOR = Framework("LLMGPUMemEstimator", "c96c73f", "2026-11-15", "pp1230/LLMGPUMemEstimator")
 
 FRAMEWORKS = tuple(row for row in globals().values() if isinstance(row, Framework))

@@ -28,7 +28,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     - static: the KV cache has its full length from the start
     - scores: the policy's log-probabilities are computed before its update
     - items: memory of the engine on the same card; sleep_level: from 1 on, its weights and cache
-      are not there while the policy is trained; 1: the weights are on the host
+      are not there while the policy is trained; 1: the weights are on the host, in `asleep_bytes`
     - temperature, top_k, top_p: of sampling; 1, 0 and 1 leave the distribution as it is
     """
 
@@ -43,3 +43,4 @@ class Rollout(Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     items: tuple[EngineItem, ...] = ()
     sleep_level: int = 0
+    asleep_bytes: int = 0

@@ -63,6 +63,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     cpu_offload_gb: Ratio | None = None
     swap_space: Ratio | None = None
     kv_offloading_size: Ratio | None = None
+    lmcache_size: Ratio | None = None
     enable_sleep_mode: Flag | None = None
     use_flashinfer_sampler: Flag | None = None  # VLLM_USE_FLASHINFER_SAMPLER
     # SGLang

@@ -36,7 +36,8 @@ def with_engine(file: RunFile, rollout: Rollout | None) -> Rollout | None:
         for item in served.items
         if item.bytes > 0 and item.place == "gpu"
     )
-    return replace(rollout, items=items, sleep_level=given.sleep_level)
+    asleep = 0 if served.host is None else served.host.asleep_bytes or 0
+    return replace(rollout, items=items, sleep_level=given.sleep_level, asleep_bytes=asleep)
 
 
 def _served(file: RunFile, given: GenerationConfig, rollout: Rollout) -> ServerMemory:
@@ -51,6 +52,7 @@ def _served(file: RunFile, given: GenerationConfig, rollout: Rollout) -> ServerM
         max_num_batched_tokens=BATCHED_TOKENS,
         tensor_parallel_size=ranks,
         quantization="nf4" if file.training.quantization == "nf4" else None,
+        enable_sleep_mode=given.sleep_level > 0,
     )
     data = replace(
         file,

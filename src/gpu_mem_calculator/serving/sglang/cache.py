@@ -16,6 +16,7 @@ from msgspec import Struct
 from ...ledger.num import power_of_two, round_up
 from ...ledger.words import words
 from ...models.arch.blocks import Attention, Indexer, LatentAttention
+from ...run.weights.rank_weights import STEP
 from ...training.generation import kv_cache
 from ...training.generation.kv_cache import INDEX, STATE, WINDOW, LayerState, unscaled_row
 from . import speculative
@@ -32,7 +33,6 @@ from .versions import (
     SPLIT_HOST,
     SPLIT_WINDOWS,
 )
-from .weights import STEP
 
 SPLIT_FAMILIES = ("gpt_oss", "llama4", "gemma4", "mimo_v2", "step3p5")  # model_config.py
 EVICTION_INTERVAL = 128  # tokens outside the window that are not yet freed (environ.py)

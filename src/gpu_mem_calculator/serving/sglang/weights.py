@@ -8,19 +8,17 @@ Legend: n adapters at once, r their rank.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ...ledger.formula import SIMULATED, Formula, bytes_each
-from ...ledger.num import round_up
 from ...ledger.source import ARITHMETIC, Source, code
-from ...ledger.units import MIB
 from ...models.arch.blocks import LatentAttention
 from ...run.cuda.libraries import KERNELS_SOURCE, kernels_bytes
 from ...run.weights.rank_weights import (
     BITS,
     offloaded,
+    reserved_bytes,
     rotary_formulas,
     rotary_tables,
     run_format,
@@ -111,38 +109,3 @@ def draft(setting: SglangOptions) -> tuple[int, str]:
     bits = BITS[setting.run.precision]
     elements = sum(one.numel for one in draft_parameters(setting.run, setting.shard))
     return elements * bits // 8, f"{elements:,} parameters × {bytes_each(bits)}"
-
-
-# Segments that torch's allocator takes from the driver for tensors that are never freed:
-# c10/cuda/CUDACachingAllocator.cpp (torch 2.11). Tensors up to 1 MiB come from segments of 2 MiB,
-# those below 10 MiB from segments of 20 MiB; a larger one has its segment alone, in whole steps of
-# 2 MiB. The rest of a segment serves the next tensor that fits, the smallest rest first.
-BLOCK, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
-LARGE, MIDDLE_SEGMENT, STEP = 10 * MIB, 20 * MIB, 2 * MIB
-
-
-def segment_bytes(size: int) -> int:
-    """Bytes of the segment that is allocated for a tensor which fits into no rest."""
-    if size <= SMALL:
-        return SMALL_SEGMENT
-    return MIDDLE_SEGMENT if size < LARGE else int(round_up(size, STEP))
-
-
-def reserved_bytes(sizes: Iterable[int]) -> int:
-    """Bytes of the segments for tensors of `sizes`, allocated in that order and never freed."""
-    total = 0
-    rests: dict[bool, list[int]] = {True: [], False: []}  # of small segments, and of the others
-    for size in sizes:
-        block = max(BLOCK, int(round_up(size, BLOCK)))
-        small = block <= SMALL
-        free = rests[small]
-        place = bisect_left(free, block)
-        if place < len(free):
-            left = free.pop(place) - block
-        else:
-            segment = segment_bytes(block)
-            total += segment
-            left = segment - block
-        if left >= BLOCK if small else left > SMALL:
-            insort(free, left)
-    return total

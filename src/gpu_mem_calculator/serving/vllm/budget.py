@@ -30,10 +30,10 @@ from ...run.weights.rank_weights import ROUNDED, offloaded, run_format
 from ...run.weights.shards import LINEAR, ROUTER, ServerShard, held
 from ...run.weights.weight_formulas import less, parameters_formula
 from .activations import deducts_segments, profile_peak
-from .cache import BlockPool
+from .cache import BlockPool, block_pool
 from .graphs import COUNTED_FROM, graph_parts
 from .non_torch import counted_parts, uncounted_parts
-from .parts import SourcedBytes, element_bytes, step_sequences, step_tokens
+from .parts import SourcedBytes, element_bytes, part, step_sequences, step_tokens
 from .shards import rank_shard
 from .speculative import draft_model
 from .versions import v1, version
@@ -45,6 +45,11 @@ LOADED_SOURCE = code(
 OFFLOAD_SOURCE = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
 NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
 CHECKS_FREE_FROM = (0, 9, 1)  # V1 refuses to start if less is free than it requests
+LMCACHE_CHUNK = 256  # v1/config.py chunk_size
+CHUNK_SOURCE = code(
+    "LMCache 000620e3 v1/gpu_connector/gpu_connectors.py VLLMPagedMemGPUConnectorV2: the keys and "
+    "values of a chunk on their way to the host"
+)
 SLOTS_SOURCE = code("vllm 0.11.0 vllm/lora/layers, allocated while the model is loaded")
 # Models with slots for the embedding and the head (`embedding_modules`), by first version.
 VOCABULARY_SLOTS = {
@@ -189,13 +194,19 @@ def _draft_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
 
 
 def unbudgeted_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
-    """Tensors that vLLM does not deduct: a draft's buffers, and V0's adapter slots."""
+    """Tensors that vLLM does not deduct: a draft's buffers, LMCache's, and V0's adapter slots."""
     yield from draft_model(run, shard).buffers
+    if run.options.get("lmcache_size"):
+        pool = block_pool(run, shard, 0)
+        token = ceil_div(pool.block_bytes, max(1, pool.block_size))
+        yield part(
+            "LMCache: a chunk", CHUNK_SOURCE, ("tokens", LMCACHE_CHUNK), ("bytes", int(token))
+        )
     if not v1(run):
         yield from adapter_slots(run, shard)
 
 
-def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:
+def start_problem(run: Run, budget: RankBudget, pool: BlockPool) -> str:
     """Why the rank would not start, in one sentence; empty if it starts."""
     share, free = run.options["gpu_memory_utilization"], run.free_bytes - budget.outside_bytes
     requested, deducted = budget.requested_bytes, deducted_bytes(run, budget)
@@ -213,15 +224,17 @@ def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:
             f"{free / GIB:.1f} of {run.card_bytes / GIB:.1f} GiB are free when vLLM starts. "
             f"Use {fits:g}."
         )
-    if pool_problem and budget.pool_bytes <= 0 and by_share:
+    others = sum(item.bytes for item in budget.items if item.name == OTHERS)
+    if pool.problem and others and by_share:
+        return _shared_problem(run, deducted, others, pool)
+    if pool.problem and budget.pool_bytes <= 0 and by_share:
         return (
             f"weights + profiling + libraries need {deducted / GIB:,.1f} GiB; "
             f"{requested / GIB:,.1f} GiB available ({share:g} of the card). Use more GPUs or a "
             "smaller quantization."
         )
-    if pool_problem:
-        return pool_problem
-    others = sum(item.bytes for item in budget.items if item.name == OTHERS)
+    if pool.problem:
+        return pool.problem
     excess = bytes_without_pool(budget) - others + budget.pool_bytes - free
     if excess > 0:
         fixed_pool = f"kv_cache_memory_bytes={max(0, budget.pool_bytes - excess)}"
@@ -231,6 +244,21 @@ def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:
             f"Use {fix} or less."
         )
     return ""
+
+
+def _shared_problem(run: Run, deducted: int, others: int, pool: BlockPool) -> str:
+    """Why a rank does not start whose release counts in its share what others hold."""
+    share, cache = (
+        run.options["gpu_memory_utilization"],
+        pool.needs_bytes(run.options["max_seq_len"]),
+    )
+    least = ceil(100 * (deducted + cache) / run.card_bytes) / 100
+    fix = f"Use --gpu-memory-utilization {least:g}" if least <= 1 else "Use another GPU"
+    return (
+        f"vLLM {run.options['engine_version']} counts in its share what others hold: they and the "
+        f"server need {(deducted + cache) / GIB:,.1f} GiB, {others / GIB:,.1f} of it theirs; "
+        f"{share:g} of the card is {share * run.card_bytes / GIB:,.1f} GiB. {fix}, which has both."
+    )
 
 
 def bytes_without_pool(budget: RankBudget) -> int:

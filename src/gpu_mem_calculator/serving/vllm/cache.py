@@ -140,7 +140,7 @@ def block_pool(
     usable = pool_bytes - spare
     longest = _longest(required, usable, length)
     concurrency = count * block / sequence(length)
-    problem = _length_problem(length, required(length), usable, min(longest, run.arch.max_seq_len))
+    problem = _length_problem(run, required(length), usable, min(longest, run.arch.max_seq_len))
     return BlockPool(
         blocks=count,
         block_size=layout.block_size,
@@ -231,7 +231,9 @@ def _pool_name(layout: PoolLayout, count: int) -> str:
     return f"{name}, {len(layout.groups)} groups of {layers} layers"
 
 
-def _length_problem(length: int, required: int, available: int, longest: int) -> str:
+def _length_problem(run: Run, required: int, available: int, longest: int) -> str:
+    """Why a sequence of max_model_len cannot be served; a second cache changes nothing of that."""
+    length = int(run.options["max_seq_len"])
     if available <= 0:
         return (
             "no memory is left for the KV cache. Raise --gpu-memory-utilization or use more GPUs."
@@ -239,6 +241,9 @@ def _length_problem(length: int, required: int, available: int, longest: int) ->
     if required <= available:
         return ""
     fix = f" Use --max-model-len {longest} or less." if longest else ""
+    second = run.options.get("kv_offloading_size") or run.options.get("lmcache_size")
+    if second:
+        fix = f" A cache on the host does not change that: a running sequence is on the GPU.{fix}"
     return (
         f"one sequence of {length:,} tokens needs {required / GIB:.1f} GiB of KV cache; "
         f"{available / GIB:.1f} GiB available.{fix}"

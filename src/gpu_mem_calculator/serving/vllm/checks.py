@@ -32,9 +32,7 @@ def problems(run: Run) -> Iterator[str]:
 
 
 def _option_problems(run: Run) -> Iterator[str]:
-    options, is_v1 = run.options, v1(run)
-    if is_v1 and options["swap_space"]:
-        yield "inference.swap_space is of vLLM's V0 engine; leave it out"
+    options = run.options
     for key, least in (("kv_cache_memory_bytes", 0), ("decode_context_parallel_size", 1)):
         if (options[key] or 0) > least and version(run) < (0, 10, 2):
             yield f"inference.{key} is in vLLM from 0.10.2 on; leave it out"

@@ -26,8 +26,11 @@ ONLINE = {"fp8": "fp8", "nf4": "bitsandbytes"}
 def command(run: Run, defaults: Mapping[str, Any]) -> tuple[str, ...]:
     """The words of the command; `run` must be as the user wrote it, without defaults applied."""
     flashinfer = run.options["use_flashinfer_sampler"]
-    start = () if flashinfer is None else ("env", f"VLLM_USE_FLASHINFER_SAMPLER={int(flashinfer)}")
-    return (*start, "vllm", "serve", "MODEL", *_flags(run, defaults))
+    start = [] if flashinfer is None else [f"VLLM_USE_FLASHINFER_SAMPLER={int(flashinfer)}"]
+    size = run.options["lmcache_size"]
+    start += [f"LMCACHE_MAX_LOCAL_CPU_SIZE={size:g}"] if size else []
+    first = ["env", *start] if start else []
+    return (*first, "vllm", "serve", "MODEL", *_flags(run, defaults))
 
 
 def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
@@ -52,6 +55,9 @@ def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:
         yield "--enforce-eager"
     if options["enable_sleep_mode"]:
         yield "--enable-sleep-mode"
+    if options["lmcache_size"]:
+        connector = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+        yield from ("--kv-transfer-config", json.dumps(connector))
     if options["max_lora_rank"] is not None:
         yield "--enable-lora"
     for key in ("enable_prefix_caching", "enable_chunked_prefill"):

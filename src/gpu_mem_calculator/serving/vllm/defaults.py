@@ -40,7 +40,7 @@ def apply_defaults(run: Run) -> Run:
     if options["max_num_seqs"] is None and is_v1:
         seqs = min(seqs, tokens)
     options |= {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
-    if options["swap_space"] is None:
+    if is_v1 or options["swap_space"] is None:
         options["swap_space"] = 0 if is_v1 else 4
     # vllm 0.33.0 vllm/model_executor/models/interfaces.py _mark_tower_model: a tower whose every
     # kind of input is limited to 0 is left out.

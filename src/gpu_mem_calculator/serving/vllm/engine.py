@@ -44,7 +44,7 @@ from .row import ROW
 from .sampler import PROCESSORS
 from .shards import stage_layers
 from .versions import Version, version
-from .weights import rank_weights
+from .weights import backup_bytes, rank_weights
 
 POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 PEAKS = {"feed-forward": "the MLP"}  # the field's word
@@ -55,6 +55,10 @@ SWAP_SOURCE = code(
 OFFLOAD_SOURCE = code(
     "vllm 0.20.0 config/vllm.py: kv_offloading_size, shared by the ranks; v1/kv_offload/worker/"
     "cpu_gpu.py: pinned tensors; 0.27.0 v1/kv_offload/cpu/shared_offload_region.py: a file"
+)
+LMCACHE_SOURCE = code(
+    "LMCache 000620e3 v1/storage_backend/local_cpu_backend.py initialize_allocator: "
+    "max_local_cpu_size of each rank, pinned as it is"
 )
 JOINT_OFFLOAD: Version = (0, 14, 0)  # offloading_connector.py prefer_cross_layer_blocks
 SHARED_OFFLOAD: Version = (0, 27, 0)
@@ -70,6 +74,7 @@ OPTIONS = server_options(
     speculative_method speculative_model num_speculative_tokens block_size enable_prefix_caching
     enable_chunked_prefill max_cudagraph_capture_size cudagraph_capture_sizes cudagraph_mode
     limit_mm_per_prompt kv_cache_memory_bytes swap_space use_flashinfer_sampler kv_offloading_size
+    lmcache_size
     """,
     engine_version=versions.NEWEST,
     pipeline_parallel_size=1,
@@ -109,11 +114,10 @@ def serve(run: Run) -> ServerMemory:
         sequence_bytes=pool.sequence_bytes,
         needs_bytes=needs_bytes(resolved, rank, pool),
         outside=outside,
-        problem=start_problem(resolved, rank, pool.problem)
-        or loading_problem(resolved, host, beside),
+        problem=start_problem(resolved, rank, pool) or loading_problem(resolved, host, beside),
         host=host,
         command=command(run, OPTIONS),
-        notes=(*_notes(resolved, rank), *loading_notes(resolved, host, beside)),
+        notes=(*_notes(run, resolved, rank), *loading_notes(resolved, host, beside)),
         chosen=left_open(run.options, **resolved.options),
     )
 
@@ -141,6 +145,10 @@ def host_items(run: Run, pool: BlockPool) -> Iterator[ServerItem]:
             text = f"{tensors} × {taken // tensors:,} bytes, each rounded up to a power of two"
             taken = tensors * power_of_two(taken // tensors)
         yield ServerItem(POOL, "offloaded cache", taken, OFFLOAD_SOURCE, text, place=CPU)
+    size = run.options["lmcache_size"]
+    if size:
+        text = f"floor({size:g} GiB × {GIB:,})"
+        yield ServerItem(POOL, "LMCache", int(size * GIB), LMCACHE_SOURCE, text, place=CPU)
 
 
 def server_host(run: Run, shard: ServerShard, weights: int) -> ServerHost:
@@ -159,7 +167,7 @@ def server_host(run: Run, shard: ServerShard, weights: int) -> ServerHost:
         shared_bytes=shared,
         filled_bytes=IMAGE_CACHE * (1 + int(run.mesh.dp)) if cached else 0,
         whole_bytes=whole,
-        asleep_bytes=weights if options["enable_sleep_mode"] else None,
+        asleep_bytes=backup_bytes(run, shard, weights) if options["enable_sleep_mode"] else None,
     )
 
 
@@ -181,8 +189,10 @@ def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
     yield ServerItem(POOL, name, pool_bytes, POOL_SOURCE, formula, parts)
 
 
-def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
+def _notes(given: Run, run: Run, rank: RankBudget) -> Iterator[str]:
     """Sentences for the user about this estimate."""
+    if given.options["swap_space"] and versions.v1(run):
+        yield "swap_space is of vLLM's V0 engine; V1 has no blocks to swap to, and takes nothing"
     options, vllm_version = run.options, versions.version(run)
     newest = versions.parse_version(versions.NEWEST) or vllm_version
     if vllm_version > newest:

@@ -70,7 +70,7 @@ def snapshot_scope(run: Run) -> str:
     vllm_version = version(run)
     if v1(run):
         since_start = AFTER_START if vllm_version < (0, 11, 0) else AFTER_NCCL
-        return ALL if vllm_version < (0, 9, 1) else since_start
+        return ALL if (0, 6, 5) <= vllm_version < (0, 9, 1) else since_start
     return ALL if (0, 6, 4) <= vllm_version < (0, 6, 5) else AFTER_START
 
 

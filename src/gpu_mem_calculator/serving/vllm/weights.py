@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from ...ledger.formula import Formula
+from ...ledger.num import power_of_two
 from ...ledger.words import words
 from ...models.arch.arch import Arch
 from ...models.arch.blocks import LatentAttention
@@ -22,6 +23,8 @@ from ...run.weights.rank_weights import (
     rotary_formulas,
     rotary_tables,
     run_format,
+    segments,
+    stored,
     weight_items,
 )
 from ...run.weights.recipes import NF4_PLAIN
@@ -56,6 +59,19 @@ def rank_weights(run: Run, shard: ServerShard) -> list[Item]:
         *latent_projections(arch, shard, weight_format, bits, vllm_version),
     ]
     return weight_items(run, _with_heads(run, shard), weight_format, extra=extra)
+
+
+def backup_bytes(run: Run, shard: ServerShard, loaded: int) -> int:
+    """What `loaded` bytes of weights take of the host while the server sleeps at level 1. Each
+    segment on the GPU is copied into a pinned block, for which torch takes a power of two.
+
+    vllm 0.7.0 to 0.28.0 device_allocator/cumem.py CuMemAllocator.sleep.
+    """
+    weight_format = loaded_format(run_format(run), version(run), run.compute_capability)
+    tensors = stored(run.arch, _with_heads(run, shard), weight_format, BITS[run.precision])
+    sizes = [size for _, size in tensors]
+    pinned = sum(map(power_of_two, segments(sizes)))
+    return loaded * pinned // max(1, sum(sizes))
 
 
 def rank_formulas(run: Run, shard: ServerShard) -> Callable[[str], Formula]:

@@ -24,7 +24,7 @@ from ..reading.server_options import (
     with_config,
 )
 from ..translation.arguments import argument_table, assumed_defaults, flat_arguments
-from .translate import ONLINE, inference_section
+from .translate import CONNECTOR, ONLINE, inference_section
 from .words import joined_words, merged
 
 TITLE = "vllm serve"
@@ -63,6 +63,10 @@ def read_arguments(words: Sequence[str], command: Command) -> Reading:
     kept |= _fields(reading, kept)
     section = inference_section(reading, kept)
     section |= _variables(reading, command.environment)
+    if CONNECTOR in kept:
+        from .connectors import connector_keys
+
+        section |= connector_keys(reading, kept, command)
     model, method = _model(parsed.positional, kept), kept.get("quantization")
     if str(method) not in ONLINE:
         add_checkpoint_limit(reading, method, model)

@@ -29,6 +29,7 @@ from .words import UNITS
 
 TABLES = tables(__file__)
 CONFIG = "speculative_config"
+CONNECTOR = "kv_transfer_config.kv_connector"
 # Other options for a field: those of 0.33.0, and those of V0.
 SHORT: dict[str, Any] = TABLES["short"]
 MODELLED = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
@@ -38,7 +39,7 @@ BY_NAME = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("ds
 # Options whose key has the same meaning, and the units that they take.
 COUNTS, SHARES = (
     tuple(TABLES["counts"]),
-    ("gpu_memory_utilization", "cpu_offload_gb", "kv_offloading_size"),
+    ("gpu_memory_utilization", "cpu_offload_gb", "kv_offloading_size", "swap_space"),
 )
 SIZES, FLAGS = ({name: name for name in TABLES[kind]} for kind in ("sizes", "flags"))
 CACHES: dict[str, str] = TABLES["caches"]  # "auto" is the model's own

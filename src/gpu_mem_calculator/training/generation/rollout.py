@@ -293,6 +293,5 @@ def engine_entries(rollout: Rollout, ledger: Ledger, generation: str) -> Iterato
             role=RETURNED if sleeps else "",
         )
     if rollout.sleep_level == 1:
-        size = sum(item.bytes for item in rollout.items if item.figure == WEIGHTS)
-        live = dict.fromkeys(others, 1)
-        yield Entry("vLLM: weights, asleep", PARAM, sized(size, 8), live, VLLM_CODE, place=CPU)
+        live, size = dict.fromkeys(others, 1), sized(rollout.asleep_bytes, 8)
+        yield Entry("vLLM: weights, asleep", PARAM, size, live, VLLM_CODE, place=CPU)
