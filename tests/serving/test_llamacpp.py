@@ -231,7 +231,6 @@ def test_command() -> None:
         ({"n_parallel": 2, "max_num_seqs": 3}, "give one"),
         ({"model": "opt-1.3b"}, "no GGUF form"),
         ({"model": "pythia-2.8b", "cache_type_k": "q8_0"}, "do not divide a head of 80"),
-        ({"model": "deepseek-v3", "engine_version": "b5000"}, "no latent cache"),
         ({"gpu_memory_utilization": 0.9}, "not an option of llama.cpp"),
     ],
 )
@@ -255,3 +254,16 @@ def test_devices_add_up() -> None:
 def test_a_stream_has_the_whole_context_or_one_sequence(streams: int, cells: int) -> None:
     """4 slots of 2,048 tokens: one cache of all 8,192, or four of 2,048."""
     assert CacheCells(context=8192, sequence=2048, slots=4, streams=streams).size == cells
+
+
+def test_older_builds_cache_the_keys_and_values_of_every_head() -> None:
+    """DeepSeek before b5137: 61 layers x 128 heads x (192 + 128) elements, 4.8 MB a token, against
+    576 elements a layer; kv_b is one matrix (ollama/ollama#8447).
+    """
+    options = {"quantization": "q4_k_m", "max_seq_len": 2048, "n_parallel": 1, "n_gpu_layers": 1}
+    old = device_bytes(layout("deepseek-v3", engine_version="b4327", flash_attn=True, **options))
+    new = device_bytes(layout("deepseek-v3", engine_version="b5137", **options))
+    assert old[0].cache == 160 * MIB
+    assert new[0].cache < old[0].cache / 30
+    assert old[0].weights == pytest.approx(7106.67 * MIB, abs=0.01 * MIB)
+    assert not layout("deepseek-v3", engine_version="b4327", flash_attn=None, **options).flash

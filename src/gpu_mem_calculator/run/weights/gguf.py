@@ -79,10 +79,14 @@ NORMS = {"pre": "attn_norm", "post": "post_attention_norm"}
 NORMS |= {"pre_mlp": "ffn_norm", "post_mlp": "post_ffw_norm"}
 
 
-def layer_tensors(arch: Arch, layer: Layer, index: int) -> Iterator[UntypedTensor]:
+def layer_tensors(
+    arch: Arch, layer: Layer, index: int, build: int = gguf_types.NEWEST
+) -> Iterator[UntypedTensor]:
     """Tensors of one layer, with names relative to the block."""
     mlp = layer.mlp
     for mixer in layer.mixers:
+        if isinstance(mixer, LatentAttention):
+            yield from _latent_tensors(mixer, unpacked=build < gguf_types.LATENT)
         yield from _mixer_tensors(mixer, split=arch.family == "baichuan")
     if isinstance(mlp, Moe):
         yield from _expert_tensors(mlp)
@@ -103,9 +107,7 @@ def _mixer_tensors(mixer: Mixer, *, split: bool) -> Iterator[UntypedTensor]:
     elif isinstance(mixer, Recurrence):
         yield from _recurrence_tensors(mixer)
     else:
-        if isinstance(mixer, LatentAttention):
-            yield from _latent_tensors(mixer)
-        elif not mixer.borrowed:
+        if isinstance(mixer, Attention) and not mixer.borrowed:
             yield from _attention_tensors(mixer, split=split)
         if mixer.index is not None:
             yield from (_single_tensor("indexer.", weight) for weight in mixer.index.weights())
@@ -165,17 +167,21 @@ def _recurrence_tensors(mixer: Recurrence) -> Iterator[UntypedTensor]:
             yield _single_tensor("ssm_", weight)
 
 
-def _latent_tensors(mixer: LatentAttention) -> Iterator[UntypedTensor]:
-    """kv_b is split into keys and values, the keys transposed: rows of one head's size."""
+def _latent_tensors(mixer: LatentAttention, *, unpacked: bool) -> Iterator[UntypedTensor]:
+    """kv_b is split into keys and values, the keys transposed: rows of one head's size; it is one
+    matrix in files of before.
+    """
     names = ("attn_q_a", "attn_q_b") if len(mixer.query) == 2 else ("attn_q",)
     for name, linear in zip(names, mixer.query, strict=True):
         yield from _linear_tensors(name, linear, name if name == "attn_q" else "other")
     yield from _linear_tensors("attn_kv_a_mqa", mixer.kv_a)
     rank, heads = mixer.kv_rank, mixer.heads
-    yield UntypedTensor(
-        "attn_k_b.weight", heads * mixer.nope_dim * rank, mixer.nope_dim, "other", cube=True
-    )
-    yield UntypedTensor("attn_v_b.weight", heads * mixer.value_dim * rank, rank, "other", cube=True)
+    keys, values = heads * mixer.nope_dim * rank, heads * mixer.value_dim * rank
+    if unpacked:
+        yield UntypedTensor("attn_kv_b.weight", keys + values, rank, "other")
+    else:
+        yield UntypedTensor("attn_k_b.weight", keys, mixer.nope_dim, "other", cube=True)
+        yield UntypedTensor("attn_v_b.weight", values, rank, "other", cube=True)
     yield from _linear_tensors("attn_output", mixer.output, "attn_output")
     for norm in (mixer.query_norm, mixer.kv_norm):
         if norm is not None:
@@ -254,7 +260,7 @@ def tensors(
     """
     untyped = [(-1, tensor) for tensor in embedding_tensors(arch)]
     for index, layer in enumerate(arch.layers):
-        untyped += [(index, tensor) for tensor in layer_tensors(arch, layer, index)]
+        untyped += [(index, tensor) for tensor in layer_tensors(arch, layer, index, build)]
     untyped += [(len(arch.layers), tensor) for tensor in head_tensors(arch)]
     if imatrix is None:
         imatrix = ftype in gguf_types.NEEDS_IMATRIX

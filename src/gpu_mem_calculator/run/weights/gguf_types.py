@@ -35,6 +35,7 @@ NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
 # Before this build only attn_v.weight followed the rules of values, and a fused attn_qkv.weight had
 # separate rules (1dab5f5a).
 FUSED_AS_VALUES = 8266
+LATENT = 5137  # keys and values of latent attention are separate matrices
 NEWEST = LLAMA_CPP.numbers[0]
 
 # The type of a tensor whose rows the blocks of a type do not divide.

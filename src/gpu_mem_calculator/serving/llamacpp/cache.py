@@ -16,7 +16,7 @@ from ...run.weights.ggml_types import BLOCKS, ggml_bytes
 from .graph_inputs import slides
 from .graph_tensors import quantized
 from .state_space import row_sizes
-from .versions import NO_VALUES, SLIDING_CACHE
+from .versions import LATENT, NO_VALUES, SLIDING_CACHE
 
 ROW = 512  # elements to which CUDA pads a quantized row
 
@@ -68,7 +68,10 @@ def cached_widths(mixer: Mixer | None, build: int, keys: str, values: str) -> li
     sizes = head_sizes(mixer)
     if isinstance(mixer, LatentAttention) and build >= NO_VALUES:
         return [(keys, sizes[0])]
-    heads = mixer.kv_heads if isinstance(mixer, Attention) else 1
+    if isinstance(mixer, LatentAttention) and build < LATENT:  # those of every head
+        sizes = (mixer.nope_dim + mixer.rope_dim, mixer.value_dim)
+    heads = mixer.heads if isinstance(mixer, LatentAttention) and build < LATENT else 1
+    heads = mixer.kv_heads if isinstance(mixer, Attention) else heads
     return [(kind, heads * size) for kind, size in zip((keys, values), sizes, strict=False)]
 
 

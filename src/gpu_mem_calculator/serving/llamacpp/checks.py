@@ -34,7 +34,7 @@ from .options import (
     server_layout,
 )
 from .row import ROW
-from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST
+from .versions import DELTA, NEWEST, NO_ROWS, OLDEST
 
 # Families whose graphs were compared with llama.cpp's, tensor by tensor.
 CHECKED = words("""
@@ -132,9 +132,6 @@ def model_problems(run: Run, build: int) -> Iterator[str]:
     elif not modelled or extra or family in ROW.no_code:
         yield f"model: llama.cpp's graph of {family} models is not modelled; use another engine"
     given = f"inference.engine_version=b{build}"
-    if build < LATENT and any(isinstance(one.mixer, LatentAttention) for one, _, _ in arch.runs):
-        lacks = "has no latent cache, which is modelled alone"
-        yield f"{given} {lacks}; use b{LATENT} or newer"
     if build < DELTA and any(isinstance(one.mixer, Recurrence) for one, _, _ in arch.runs):
         since = f"the graph of {family} models is modelled from b{DELTA} on"
         yield f"{given}: {since}; use that or newer"

@@ -21,6 +21,7 @@ from ...ledger.formula import SIMULATED, Formula
 from ...ledger.ledger import CPU
 from ...ledger.source import code
 from ...ledger.units import GIB
+from ...models.arch.blocks import LatentAttention
 from ...run.cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ...run.engine import Engine
 from ...run.run import Run
@@ -58,7 +59,7 @@ from .options import (
     with_defaults,
 )
 from .row import ROW
-from .versions import NEWEST
+from .versions import LATENT, NEWEST
 from .weights import ALL, model_buffers, placed_tensors
 
 STORED = f"{SIMULATED}the tensors in the GGUF file's header"
@@ -298,6 +299,12 @@ def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
         yield (
             f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph; "
             "it was not compared with their own graph"
+        )
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer, _, _ in run.arch.runs)
+    if latent and layout.build < LATENT:
+        yield (
+            f"b{layout.build} caches keys and values of every head; its compute buffer was not "
+            "compared with a log"
         )
     if layout.keys not in CACHE_KINDS:
         yield f"a KV cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"

@@ -31,7 +31,7 @@ from .graph_tensors import (
     write_into,
 )
 from .state_space import convolve, state, state_rows, state_space
-from .versions import FIRST_NORM, LATE, NO_VALUES, TWO_EMBEDDINGS, VALUES_FIRST
+from .versions import FIRST_NORM, LATE, LATENT, NO_VALUES, TWO_EMBEDDINGS, VALUES_FIRST
 
 
 def delta_net(builder: GraphBuilder, mixer: Recurrence, x: GraphTensor) -> GraphTensor:
@@ -95,11 +95,8 @@ def _parts(
     return pair[0], pair[1], values
 
 
-def latent_attention(builder: GraphBuilder, mixer: LatentAttention, x: GraphTensor) -> GraphTensor:
-    """Multi-head latent attention with the up-projections absorbed: one key head, no values."""
-    t, h = x.ne[1], mixer.heads
-    rank, rope, nope = mixer.kv_rank, mixer.rope_dim, mixer.nope_dim
-    positions = builder.input_tensor("positions", t)
+def _latent_queries(builder: GraphBuilder, mixer: LatentAttention, x: GraphTensor) -> GraphTensor:
+    """Queries by heads, through their own latents where the model has them."""
     q = x
     if len(mixer.query) == 2 and mixer.query_norm is not None:
         q = project(builder, mixer.query[0], q, "attn_q_a")
@@ -107,7 +104,52 @@ def latent_attention(builder: GraphBuilder, mixer: LatentAttention, x: GraphTens
         q = project(builder, mixer.query[1], q, "attn_q_b")
     else:
         q = project(builder, mixer.query[0], q, "attn_q")
-    q = reshape(q, nope + rope, h, t)
+    return reshape(q, mixer.nope_dim + mixer.rope_dim, mixer.heads, x.ne[1])
+
+
+def _unpacked_attention(
+    builder: GraphBuilder, mixer: LatentAttention, x: GraphTensor
+) -> GraphTensor:
+    """Latent attention before b5137: keys and values of every head are computed and cached
+    (b4327 src/llama.cpp build_deepseek2).
+    """
+    setting, expand = builder.setting, builder.graph.expand
+    t, h, rank, rope = x.ne[1], mixer.heads, mixer.kv_rank, mixer.rope_dim
+    nope, value, c, s = mixer.nope_dim, mixer.value_dim, setting.cells, setting.streams
+    positions = builder.input_tensor("positions", t)
+    q = _latent_queries(builder, mixer, x)
+    q_nope, q_rope = (view(q, (size, h, t), (q.nb[1], q.nb[2])) for size in (nope, rope))
+    fused = project(builder, mixer.kv_a, x, "attn_kv_a_mqa")
+    compressed = new_op("cont", (rank, t), (view(fused, (rank, t), (fused.nb[1],)),))
+    compressed = apply_norm(builder, compressed, mixer.kv_norm, "attn_kv_a_norm")
+    kv = builder.product("attn_kv_b.weight", h * (nope + value), compressed)
+    strides = ((nope + value) * 4, kv.nb[1])
+    values = new_op("cont", (value, h, t), (view(kv, (value, h, t), strides),))
+    q_rope = op_like("rope", new_op("cont", (rope, h, t), (q_rope,)), positions)
+    k_rope = view(fused, (rope, 1, t), (fused.nb[1], fused.nb[1]))
+    k_rope = op_like("rope", new_op("cont", (rope, 1, t), (k_rope,)), positions)
+    queries = new_op("concat", (nope + rope, h, t), (q_nope, q_rope))
+    repeated = new_op("repeat", (rope, h, t), (k_rope,))
+    keys = new_op("concat", (nope + rope, h, t), (view(kv, (nope, h, t), strides), repeated))
+    for one in (queries, keys, values):
+        expand(one)
+    cache_k = builder.cache("k", setting.keys, h * (nope + rope), c, s)
+    cache_v = builder.cache("v", setting.values, h * value, c, s)
+    store_rows(builder, cache_k, keys, "k_idxs")
+    store_rows(builder, cache_v, values, "v_idxs", transposed=not setting.flash)
+    k, v = view(cache_k, (nope + rope, h, c, s)), value_view(cache_v, setting, value, h, c)
+    out = attend(builder, (queries, k, v), builder.mask(c, "mask"), value)
+    return project(builder, mixer.output, out, "attn_output")
+
+
+def latent_attention(builder: GraphBuilder, mixer: LatentAttention, x: GraphTensor) -> GraphTensor:
+    """Multi-head latent attention with the up-projections absorbed: one key head, no values."""
+    if builder.setting.build < LATENT:
+        return _unpacked_attention(builder, mixer, x)
+    t, h = x.ne[1], mixer.heads
+    rank, rope, nope = mixer.kv_rank, mixer.rope_dim, mixer.nope_dim
+    positions = builder.input_tensor("positions", t)
+    q = _latent_queries(builder, mixer, x)
     fused = project(builder, mixer.kv_a, x, "attn_kv_a_mqa")
     compressed = view(fused, (rank, t), (fused.nb[1],))
     k_rope = op_like("rope", view(fused, (rope, 1, t), (fused.nb[1], fused.nb[1])), positions)

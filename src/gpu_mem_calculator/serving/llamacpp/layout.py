@@ -15,7 +15,7 @@ from .activations import compute_buffers
 from .attention_scores import has_flash_kernel
 from .cache import CacheCells, head_sizes, layer_bytes, pad
 from .graph_inputs import GraphRun, LayerDevices, slides
-from .versions import PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
+from .versions import LATENT, PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
 from .weights import HOST, ModelFile, Overrides, layer_devices, model_buffers, moved_tensors
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -222,6 +222,8 @@ def has_flash(layout: ServerLayout) -> bool:
     """Whether CUDA has a flash kernel for every layer that is on a GPU."""
     placed = zip(layout.file.arch.layers, layout.devices.layers, strict=True)
     for mixer in (layer.mixer for layer, device in placed if device != layout.gpus):
+        if isinstance(mixer, LatentAttention) and layout.build < LATENT:
+            return False  # keys and values of a head differ in size
         if isinstance(mixer, Attention | LatentAttention):
             size, value = head_sizes(mixer)
             shared = mixer.heads // (mixer.kv_heads if isinstance(mixer, Attention) else 1)

@@ -192,6 +192,8 @@ def _counted(
     for i in reversed(order) if rule.release >= LAST_FIRST else order:
         if 0 <= rule.requested <= sum(layers) or not put(each[i], i):
             overflow += each[i]
+    if rule.release < LAST_FIRST:  # the others count as large as the last one
+        overflow = (len(each) - sum(layers)) * each[-1]
     whole = sum(layers) >= len(each)
     last = blocks.output + (tower if rule.release >= TOWER_LAST else 0)
     if not (rule.requested < 0 or sum(layers) < rule.requested) or not put(last, sum(layers)):
