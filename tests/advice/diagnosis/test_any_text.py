@@ -14,7 +14,8 @@ from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.own_words import in_own_options
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.report.diagnosis import diagnosis_data, diagnosis_lines
-from gpu_mem_calculator.tools.logs.read import rows, tables
+from gpu_mem_calculator.runfile.text.files import decode_printed
+from gpu_mem_calculator.tools.logs.read import read_log, rows, tables
 
 SLOW = 25  # CPU seconds of what is quadratic in a line, on a machine that does other work too
 EXAMPLES = [
@@ -73,6 +74,37 @@ def test_a_log_without_line_ends_takes_no_longer() -> None:
     begin = process_time()
     assert diagnose(text).cause is not None
     assert process_time() - begin < SLOW
+
+
+@pytest.mark.parametrize("piece", [" ", "\t", "\n", " \\\n", "1", "-a ", "`", "\0"])
+def test_one_sign_again_and_again_takes_no_longer(piece: str) -> None:
+    """No pattern tries each place with each end."""
+    begin = process_time()
+    assert diagnose(piece * (2**20 // len(piece))).cause is None
+    assert process_time() - begin < SLOW
+
+
+def test_what_is_left_out_of_many_lines_is_in_the_middle() -> None:
+    """The first and the last of what stands a thousand times, and how many more; a line that stands
+    once in many millions of characters, and differs in digits alone, is found.
+    """
+    line = "CUDA out of memory. Tried to allocate {}.00 GiB\n"
+    log = read_log("".join(line.format(one) for one in range(1, 1001)))
+    lines = [one.line for one in log.of("torch_oom")]
+    assert (lines[0], lines[-1], len(lines)) == (1, 1000, 500)
+    assert log.left_out["torch_oom"] == 500
+    steps = [f"step {number} loss 1.0\n" for number in range(600_000)]
+    steps[300_000] = line.format(77)
+    (found,) = read_log("".join(steps)).of("torch_oom")
+    assert (found.line, found.bytes_of("tried")) == (300_001, 77 * 2**30)
+
+
+def test_bytes_that_are_no_text_are_read_as_ascii() -> None:
+    """A line among them is found."""
+    noise = bytes(range(128, 256)) * 2**14
+    data = noise + b"\nCUDA out of memory. Tried to allocate 2.00 GiB\n" + noise
+    assert diagnose(data).cause is not None
+    assert decode_printed("2 × 3".encode() * 2**19).startswith("2 × 3")
 
 
 def test_a_remedy_with_other_signs_in_its_parentheses_is_read_at_once() -> None:

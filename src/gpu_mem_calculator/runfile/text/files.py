@@ -53,8 +53,16 @@ def read_printed(path: str | Path) -> bytes:
     return read_bytes(path, most=MOST_SNAPSHOT_BYTES if _is_pickle_file(path) else MOST_LOG_BYTES)
 
 
+BEGIN, FEW = 1 << 20, 20  # bytes that tell whether it is text; of its signs so many are
+PLAIN = bytes(one if 32 <= one < 127 or one in b"\t\n\r" else ord("?") for one in range(256))
+
+
 def decode_printed(data: bytes) -> str:
-    """The text of what a program printed, whatever bytes are in it."""
+    """The text of what a program printed, whatever bytes are in it; of no text its ASCII."""
+    if not data.startswith(UTF16) and len(data) > BEGIN:
+        begin = data[:BEGIN].decode("utf-8", errors="replace")
+        if begin.count("\ufffd") * FEW > len(begin):
+            return data.translate(PLAIN).decode("ascii")
     return data.decode("utf-16" if data.startswith(UTF16) else "utf-8-sig", errors="replace")
 
 

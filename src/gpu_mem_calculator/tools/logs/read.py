@@ -54,6 +54,9 @@ BEGIN, END = 2 * 10**6, 6 * 10**6
 """Characters at the begin and the end of a text in which every row is looked for; of a longer one,
 which repeats its steps, only those rows in between that can tell a cause (`anywhere`)."""
 Spans = tuple[tuple[int, int], ...]
+MOST_LINES = 4 * 10**6  # of a text, from which on its distinct lines are not looked for
+FEW = 8  # times shorter than the text, from which on the distinct lines are searched first
+ZEROS = str.maketrans("123456789", "0" * 9)
 MOST_HITS = 500  # of a row; of more, the first and the last are read
 LONG = 1_000  # characters on both sides of a row's words that are looked at
 SHOWN = 300  # characters of a line that are kept
@@ -202,9 +205,13 @@ def read_log(text: str) -> Log:
         ends = ((0, BEGIN), (len(text) - END, len(text)))
         left_out["characters"] = len(text) - BEGIN - END
     found: list[tuple[int, LogLine]] = []
+    plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+    distinct = _distinct(plain)
     for row in rows():
+        if distinct is not None and row.words.translate(ZEROS) not in distinct:
+            continue
         spans = ((0, len(text)),) if row.anywhere else ends
-        hits, skipped = _hits(text, row.words, spans)
+        hits, skipped = _hits(plain, row.words, spans)
         if skipped:
             left_out[row.what] = left_out.get(row.what, 0) + skipped
         for place, stop in pairwise((*hits, len(text))):
@@ -237,18 +244,44 @@ def _telling() -> frozenset[str]:
     return frozenset(row.what for row in rows() if row.anywhere)
 
 
+def _distinct(plain: str) -> str | None:
+    """The lines of a text, once for all that differ in digits alone; None where they are as many.
+
+    Words that it does not have stand nowhere in the text: a long log says the same again and again.
+    """
+    if len(plain) <= BEGIN + END or plain.count("\n") > MOST_LINES:
+        return None
+    for part in (plain[-BEGIN:], plain):  # a part tells whether it is worth it
+        lines = set(part.translate(ZEROS).split("\n"))
+        if sum(map(len, lines)) * FEW > len(part):
+            return None
+    return "\n".join(lines)
+
+
 def _hits(text: str, words: str, spans: Spans) -> tuple[list[int], int]:
     """The places of a row's words, and how many between them are left out."""
-    places: list[int] = []
-    for start, end in spans:
-        at = text.find(words, start, end)
-        while at >= 0:
-            places.append(at)
-            at = text.find(words, at + len(words), end)
-    if len(places) <= MOST_HITS:
-        return places, 0
     half = MOST_HITS // 2
-    return [*places[:half], *places[-half:]], len(places) - MOST_HITS
+    count = sum(text.count(words, start, end) for start, end in spans)
+    if count <= MOST_HITS:
+        return list(_places(text, words, spans, count)), 0
+    first = list(_places(text, words, spans, half))
+    last: list[int] = []
+    for start, end in reversed(spans):
+        at = text.rfind(words, start, end)
+        while at >= 0 and len(last) < half:
+            last.append(at)
+            at = text.rfind(words, start, at)
+    return [*first, *reversed(last)], count - MOST_HITS
+
+
+def _places(text: str, words: str, spans: Spans, most: int) -> Iterator[int]:
+    """The first places of words."""
+    for start, end in spans:
+        at = text.find(words, start, end) if most else -1
+        while at >= 0 and most:
+            most -= 1
+            yield at
+            at = text.find(words, at + len(words), end) if most else -1
 
 
 def _line(text: str, row: LineRow, place: int, stop: int) -> LogLine | None:

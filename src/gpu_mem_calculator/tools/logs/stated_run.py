@@ -24,7 +24,7 @@ from .read import BEGIN, Log, tables
 
 PROMPT = re.compile(r"^\s*(?:\S{0,60}[$#>%] |[+$#>] ?)?")
 STARTS = re.compile(r"(?:[A-Z_][A-Z0-9_]*=\S* )*[a-z./~][\w./~-]* \S")
-JOINED = re.compile(r"[ \t]*\\\n\s*")
+JOINED = re.compile(r"(?<![ \t])[ \t]*\\\n\s*")
 MOST_TRIES = 12  # lines that look like a command and are read as one
 MOST_PRINTED = 20_000  # characters of a line of arguments
 OPTION = " -"  # what a line that is a command nearly always has
@@ -59,7 +59,12 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
     lines = JOINED.sub(lambda found: " " + "\0" * found[0].count("\n"), text).split("\n")
     number, tries = 1, 0
     for line in lines:
-        plain = PROMPT.sub("", line.replace("\0", ""), count=1).strip().strip("`")
+        if not line:
+            number += 1
+            continue
+        plain = line.replace("\0", "")
+        prompt = PROMPT.match(plain)
+        plain = plain[prompt.end() if prompt else 0 :].strip().strip("`")
         if STARTS.match(plain) and tries < MOST_TRIES:
             tries += 1
             yield number, plain
