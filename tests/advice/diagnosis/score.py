@@ -78,7 +78,7 @@ CAUSES = {
     "multimodal_profiling": {"images_in_trial_run", "trial_run"},
     "graph_capture": {"graphs"},
     "draft_model_not_counted": {"draft_model", "weights", "trial_run", "start_up"},
-    "pipeline_copies": {"compute_buffer", "cache_buffer"},
+    "pipeline_copies": {"pipeline_copies", "compute_buffer", "cache_buffer"},
     "attention_scores_buffer": {"compute_buffer"},
     "prefill_too_large": {"trial_run", "cache_full", "activations"},
     "engine_batch_too_large": {"compute_buffer", "start_up", "weights"},

@@ -28,6 +28,7 @@ from .places import (
     PROFILING,
     RESUMING,
     SAVING,
+    SERVING,
     STARTING,
     SYNC,
 )
@@ -57,10 +58,11 @@ LEAST_SHARE = 0.2  # of the card, below which no share is offered where the weig
 LITTLE = GIB / 2  # bytes by which a share of the card may be missed without somebody else
 # What of llama.cpp's buffers failed, by the words of the lines that say it, the surest first.
 BUFFERS = {
-    "cache_buffer": re.compile(r"(?i)kv.?cache|rs cache"),
+    "cache_buffer": re.compile(r"(?i)allocate (?:buffer for )?(?:kv.?cache|rs cache)"),
     "weights": re.compile(r"(?i)unable to allocate|alloc_tensor_range|load_tensors|error loading"),
     "compute_buffer": re.compile(""),
 }
+AGAIN = "kv_cache_update"  # a buffer that is reserved again while requests are served
 
 
 def causes(crash: Crash) -> list[Cause]:
@@ -121,10 +123,24 @@ def _server(crash: Crash) -> Iterator[Cause]:
         if partly or "CPU" in str(line.figures.get("processor")):
             yield line_cause("cpu_layers", LIKELY, line)
             break
-    failed = crash.log.of("buffer_failed")
+    yield from _buffer(crash)
+
+
+def _buffer(crash: Crash) -> Iterator[Cause]:
+    """Which of llama.cpp's buffers failed."""
+    failed, size = crash.log.of("buffer_failed"), size_words(crash, None)
+    for retried in crash.log.of("pipeline_retried"):
+        if not any(one.line > retried.line for one in failed):
+            yield line_cause("pipeline_retried", CERTAIN, retried, size=size)
+            return
     for name, form in BUFFERS.items():
         for line in [one for one in failed if form.search(one.text)][:1]:
-            yield line_cause(name, LIKELY, line, size=size_words(crash, None))
+            copies = crash.log.of("pipeline_copies") if name == "compute_buffer" else []
+            for one in copies[-1:]:
+                yield line_cause("pipeline_copies", LIKELY, one, size=size)
+            words = {} if line.bytes_of("tried") else {"size": size}
+            found = line_cause(name, POSSIBLE if copies else LIKELY, line, **words)
+            yield replace(found, phase=SERVING) if AGAIN in line.text else found
             return
 
 
