@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.served import WEIGHTS, ServerMemory
@@ -156,3 +157,21 @@ def test_a_sleeping_server_pins_each_segment() -> None:
     assert host is not None
     layers, vocabulary = 28 * (512 + 256 + 32 + 32), 2 * 2048
     assert host.asleep_bytes == pytest.approx((layers + vocabulary) * MIB, rel=0.02)
+
+
+def test_tensorrt_llms_cache_on_the_host() -> None:
+    """host_cache_size of each rank, beside a pool that stays."""
+    plain, server = (
+        full_estimate(
+            {
+                "model": {"name": "llama3.1-8b"},
+                "inference": {"engine": "tensorrt_llm", "tensor_parallel_size": 2, **keys},
+                "hardware": {"gpu": "h100-80gb-sxm"},
+            }
+        )
+        for keys in ({}, {"host_cache_size": 40 * GIB})
+    )
+    assert on_host(server.served[0]) == {"cache on the host": 40 * GIB}
+    assert server.served[0].pool_bytes == plain.served[0].pool_bytes
+    more = server.result.phases[-1].host_bytes - plain.result.phases[-1].host_bytes
+    assert more == 2 * 40 * GIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -112,3 +113,35 @@ def test_the_release_of_a_check_may_be_named(client: httpx.Client) -> None:
     wrong = client.post("/api/check", params={"gpu": "h100", "at": "vllm"}, json=body)
     assert wrong.status_code == 422
     assert "is none of TOOL=RELEASE" in wrong.json()["problems"][0]
+
+
+SMI = """Thu Nov 19 10:00:00 2026
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 570.86.15              Driver Version: 570.86.15      CUDA Version: 12.8     |
+|-----------------------------------------+------------------------+----------------------+
+|   0  NVIDIA A100-SXM4-80GB          On  |   00000000:07:00.0 Off |                    0 |
+| N/A   31C    P0             61W /  400W |   42000MiB /  81920MiB |      0%      Default |
++-----------------------------------------+------------------------+----------------------+
+| Processes:                                                                              |
+|    0   N/A  N/A     12345      C   /usr/bin/python3                            41990MiB |
++-----------------------------------------------------------------------------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [f"{SMI}\n{SERVER}", f"{SERVER}\n\nuser@host:~$ nvidia-smi\n{SMI}"]
+)
+def test_a_table_of_nvidia_smi_beside_the_command_is_what_others_hold(
+    client: httpx.Client, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> None:
+    """As --nvidia-smi of the command: the card, and what is free of it."""
+    (tmp_path / "smi.txt").write_text(SMI)
+    found = client.post("/api/check", json={"text": text})
+    assert found.status_code == 200, found.text
+    named = ("--nvidia-smi", str(tmp_path / "smi.txt"))
+    assert found.json() == of_command(capsys, *named, *SERVER.split())
+    assert found.json()["verdict"] == "does_not_fit"
+    broken = client.post("/api/check", json={"text": f"NVIDIA-SMI has failed\n{SERVER}"})
+    assert "it has no card" in broken.text
+    named_card = client.post("/api/check", params={"gpu": "a100-80gb"}, json={"text": text})
+    assert named_card.json()["verdict"] == "does_not_fit"

@@ -83,6 +83,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     max_beam_width: Count | None = None
     max_attention_window: list[Count] | None = None
     cross_kv_cache_fraction: Share | None = None
+    host_cache_size: Size | None = None
     # TGI
     max_input_tokens: Count | None = None
     cuda_graphs: list[Size] | None = None

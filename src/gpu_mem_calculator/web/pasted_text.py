@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..estimates.busy import BusyCards
 from ..runfile.program import Translation
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
@@ -18,12 +20,27 @@ if TYPE_CHECKING:
     from ..advice.diagnosis.diagnosis import Diagnosis
 
 PRINTED = "what a program printed"
+# A table, and what stands above it: the time, and the command with its prompt.
+SMI, SMI_ROW = "NVIDIA-SMI", re.compile(r"\s*[|+][-=+ ].*[|+]\s*$")
+SMI_CALL = re.compile(r"(\w{3} \w{3} +\d+ [\d:]+ \d{4}|.*[$#>] *nvidia-smi|nvidia-smi)\s*")
 
 
 def source(body: Any) -> Any:
     """What a body gives: the text of {"text": ...}, else a run file or another tool's data."""
     is_text = isinstance(body, Mapping) and body.keys() == {TEXT} and isinstance(body[TEXT], str)
     return body[TEXT] if is_text else body
+
+
+def without_cards(text: str) -> tuple[str, BusyCards]:
+    """A text without the table that nvidia-smi prints, and the cards of that; none without one."""
+    if SMI not in text:
+        return text, BusyCards()
+    from ..tools.logs.nvidia_smi import read_cards  # few ask for it
+
+    rows = [(SMI_ROW.match(line) is not None, line) for line in text.splitlines()]
+    table, rest = ([line for one, line in rows if one == kind] for kind in (True, False))
+    cards = tuple(read_cards("\n".join(table)))
+    return "\n".join(line for line in rest if not SMI_CALL.fullmatch(line)), BusyCards(cards)
 
 
 def asked(body: Any) -> Asked:

@@ -28,6 +28,7 @@ from ..advice.training.answers import longest_length, training_answers
 from ..advice.training.remedies import remedies
 from ..advice.training.run_changes import all_changes, ledger_bytes
 from ..catalog.hub.access import Access, allow, endpoint
+from ..estimates.busy import BusyCards
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from ..estimates.checked import CheckQuestion, asked_readings, check_reading, unknown_tool
 from ..estimates.explain.explain import explain
@@ -49,7 +50,7 @@ from ..tools.releases.named import read_at
 from .export import export
 from .logs import log_fault, start_logs
 from .options import Options, is_true, numbers, one_of, width
-from .pasted_text import asked, diagnosed, read_pasted, source
+from .pasted_text import asked, diagnosed, read_pasted, source, without_cards
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
@@ -172,9 +173,14 @@ def check(body: Any, options: Options) -> Any:
     """Whether each command of a text fits, and those on one GPU together; or a run file."""
     hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
     named = read_at([options["at"]]) if options.get("at") else None
-    question, given = CheckQuestion(hardware=hardware, named=named), source(body)
+    given, busy = source(body), BusyCards()
     if not isinstance(given, str):
         asked(given).checked()  # of a run file, what is wrong is its sender's
+    else:
+        given, busy = without_cards(given)
+        least = min(busy.cards, key=lambda card: card.total or 0, default=None)
+        hardware = hardware or ({} if least is None else least.section)
+    question = CheckQuestion(hardware=hardware, busy=busy, pasted=bool(busy.cards), named=named)
     try:
         readings = asked_readings(given, question, None)
     except UnknownToolError as error:

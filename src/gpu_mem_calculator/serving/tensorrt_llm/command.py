@@ -46,6 +46,7 @@ def extra_options(run: Run) -> list[str]:
         ("max_total_tokens", "max_tokens"),
         ("max_attention_window", "max_attention_window"),
         ("cross_kv_cache_fraction", "cross_kv_cache_fraction"),
+        ("host_cache_size", "host_cache_size"),
     ):
         if options.get(key):
             cache[name] = options[key]

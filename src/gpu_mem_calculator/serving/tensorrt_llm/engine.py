@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.frameworks import TENSORRT_LLM
+from ...ledger.ledger import CPU
 from ...ledger.source import code, measured
 from ...ledger.units import GIB, MIB
 from ...run.cuda.libraries import process_items
@@ -130,6 +131,12 @@ FREE_CODE = code(
 )
 
 
+HOST_CODE = code(
+    "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp allocatePools: "
+    "secondaryPtr, pinned by CUDA as large as its blocks are"
+)
+
+
 def items_without_pool(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
     """All items of one rank but the KV cache."""
     items = (*weights.rank_items(run, shard), *process_items(run, as_measured=True))
@@ -160,6 +167,12 @@ def serve(run: Run) -> ServerMemory:
         formula = f"{pool.cross_bytes:,} of cross_kv_cache_fraction, in whole blocks"
         pool_items.append(ServerItem(POOL, name, pool.cross_bytes, FREE_CODE, formula))
     pool_bytes = sum(item.bytes for item in (*items, *pool_items) if item.figure == POOL)
+    on_host = int(run.options["host_cache_size"] or 0)
+    if on_host:
+        text = f"{on_host:,} of host_cache_size"
+        pool_items.append(
+            ServerItem(POOL, "cache on the host", on_host, HOST_CODE, text, place=CPU)
+        )
     longest = max_seq_len(run)
     longest_bytes = cache.sequence_needs(run, shard, longest)
     return ServerMemory(
@@ -212,8 +225,8 @@ def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
 OPTIONS = server_options(
     """
     engine_generation max_num_batched_tokens max_num_seqs max_total_tokens block_size
-    max_attention_window cross_kv_cache_fraction cuda_graph_max_bs max_loras max_lora_rank
-    speculative_method speculative_model num_speculative_tokens
+    max_attention_window cross_kv_cache_fraction host_cache_size cuda_graph_max_bs max_loras
+    max_lora_rank speculative_method speculative_model num_speculative_tokens
     """,
     engine_version=TENSORRT_LLM.version,
     pipeline_parallel_size=1,
