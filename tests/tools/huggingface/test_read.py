@@ -15,8 +15,9 @@ from gpu_mem_calculator.tools.huggingface.trainers import OWN, script_arguments
 from gpu_mem_calculator.tools.launchers.launch import read_launch
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
-from gpu_mem_calculator.tools.reading.tools import read_command, read_data
+from gpu_mem_calculator.tools.reading.tools import UnknownToolError
 from gpu_mem_calculator.tools.translation.arguments import argument_table
+from tests.tools.reading_of import read_command, read_data, reading_of
 
 MODEL = "--model_name_or_path Qwen/Qwen2.5-0.5B"
 
@@ -301,3 +302,26 @@ def test_deepspeeds_file_of_a_loop_of_its_own_is_no_file_of_arguments(tmp_path: 
     assert found.problems == []
     assert "bf16" not in found.run["program"]["args"]
     assert any("deepspeed_config" in one.key for one in found.limits)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "python ./ktransformers/local_chat.py --model_path owner/model --gguf_path x",
+            "ktransformers/local_chat.py takes a GGUF file",
+        ),
+        ("python ktransformers/server/main.py --gguf_path x", "server/main.py takes a GGUF file"),
+        ("python generate.py --model Qwen/Qwen3-8B", "generate.py serves or generates"),
+        ("python cli_demo.py --checkpoint-path Qwen/Qwen3-8B", "serves or generates"),
+    ],
+)
+def test_a_script_that_serves_is_no_training(line: str, words: str) -> None:
+    """It is refused by name."""
+    with pytest.raises(UnknownToolError, match=words):
+        reading_of(line)
+
+
+def test_a_training_may_have_any_name() -> None:
+    """An option of a training decides."""
+    assert reading_of("python chat.py --model_name_or_path gpt2 --output_dir x").run["program"]

@@ -32,6 +32,7 @@ from .own_options import (
     split_own,
 )
 from .sections import WHOLE, program_sections
+from .serves import refuse_server
 from .trainers import NO_ARGUMENTS, TRL, ScriptArguments, renamed, script_arguments, trainer_of_name
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def read_command(command: Command) -> Reading:
         return own
     tool, why = trainer_of_name(script), ""
     if tool is None and script not in EXAMPLES:
+        refuse_server(command)
         tool, why = _trainer_of_config(command)
     reading = _reading(tool or TRAINER)
     if why:
