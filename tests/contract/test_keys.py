@@ -31,7 +31,8 @@ from gpu_mem_calculator.runfile.sections import SECTIONS, key_types, parts
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.tools.read import read
-from gpu_mem_calculator.training.engines import DEFAULT, engines
+from gpu_mem_calculator.training.engines import DEFAULT, engine_row, engines
+from gpu_mem_calculator.training.life.loading import loading
 from gpu_mem_calculator.training.step.stream import allocation_stream
 from tests.conftest import ROOT
 
@@ -167,7 +168,11 @@ def _estimate(found: ResolvedRun) -> Any:
     ledger = ledger_of(found)(found.run)
     entries = [(e.name, e.place, int(e.bytes), sorted(e.live.items())) for e in ledger.entries]
     drawn = None if found.lengths is None else found.lengths.orders
-    return entries, found.hardware, found.allocator, found.warnings, drawn
+    row = engine_row(found.engine.name) if found.run.new_tokens is None else None
+    loaded = (
+        None if row is None or row.megatron else loading(found.run, row, row.precision(found.run))
+    )
+    return entries, loaded, found.hardware, found.allocator, found.warnings, drawn
 
 
 def _differ(one: ResolvedRun, two: ResolvedRun) -> bool:

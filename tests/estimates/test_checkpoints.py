@@ -185,3 +185,31 @@ def test_what_an_engine_does_not_have_is_refused(
     """With what it has instead."""
     with pytest.raises(InputError, match=message):
         phases(engine, **training)
+
+
+def test_ranks_that_do_not_read_have_zeros_since_transformers_5() -> None:
+    """As many bytes as the others read; before, only the first rank of a node has weights."""
+    cpu = {**FSDP, "init_device": "cpu"}
+    plain, zeros, first = (
+        phases(cpu, load_dtype="bf16", **more)["loading"]
+        for more in ({}, {"loading": "first_rank_and_zeros"}, {"loading": "first_rank"})
+    )
+    assert zeros.host_bytes - plain.host_bytes == (RANKS - 1) * 2 * PARAMETERS
+    assert first.host_bytes == plain.host_bytes
+    wide = phases(cpu, load_dtype="fp32")["loading"]
+    assert wide.host_bytes - plain.host_bytes == RANKS * 4 * PARAMETERS
+
+
+def test_packed_experts_are_unpacked_on_each_rank() -> None:
+    """The file is small, and each rank has the experts in 16 bits, under ZeRO-3, too."""
+    found = estimate(
+        {
+            "model": {"name": "gpt-oss-20b"},
+            "training": {"seq_len": 512, "lora": {"r": 8}},
+            "engine": ZERO3,
+            "hardware": {"gpu": "h200", "num_gpus": RANKS},
+        }
+    )
+    loaded = next(one for one in found.phases if one.name == "loading")
+    assert loaded.file_bytes == pytest.approx(13.76e9, rel=0.01)  # its published files
+    assert loaded.host_bytes == pytest.approx(RANKS * 2 * found.num_parameters, rel=0.05)

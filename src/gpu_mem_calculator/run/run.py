@@ -33,6 +33,8 @@ FULL_DICT, FULL_DICT_ON_GPUS = "full_state_dict", "full_state_dict_on_gpus"
 SHARDED, SHARDED_ON_HOST, ASYNC = "sharded", "sharded_on_host", "async"
 # Where a checkpoint is loaded at resuming: as the tool does, or where torch.load is told to.
 AS_TOOL, ON_HOST, ON_GPU, ON_FIRST_GPU = "as_tool", "cpu", "gpu", "first_gpu"
+# The first rank of a node reads the weights alone, or the others fill theirs with zeros as well.
+READS, ZEROS = "first_rank", "first_rank_and_zeros"
 # Reference models: a copy, the base model without its adapters, log-probabilities made before.
 COPY, BASE, PRECOMPUTED = "copy", "base", "precomputed"
 
@@ -90,6 +92,9 @@ class Run(Struct, frozen=True, kw_only=True):
     nf4_compute_bits: int = 16  # of a 4-bit projection's matmul
     from_pretrained: bool = False  # transformers loads the weights onto the GPU
     stored_bits: int = 16  # of a weight in the checkpoint
+    packed_experts: bool = False  # experts in the checkpoint are MXFP4, and unpacked to be trained
+    load_dtype: str = ""  # fp32, bf16, fp16: that from_pretrained is asked for; "": the usual one
+    loading: str = ""  # READS, ZEROS: which ranks of a node read; "": each does
     int8_threshold: float = 0.0  # larger inputs are outliers; 0: int8 does not search for them
     int8_outliers: float = 0.0  # share of the MLPs' inner columns that have one
     freeze_vision_tower: bool = False

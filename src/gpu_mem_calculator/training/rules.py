@@ -127,6 +127,8 @@ def _checkpoint_problems(run: Run, engine: Engine) -> Iterator[str]:
         yield f"training.saving={FULL_DICT!r} {own}; leave it out"
     elif run.saving not in ("", FULL_DICT) and ranks != SHARD_UNITS:
         yield f"training.saving={run.saving!r} is for FSDP, which shards the model; leave it out"
+    if run.loading and ranks != SHARD_UNITS:
+        yield f"training.loading={run.loading!r} is for FSDP; leave it out"
     if run.ema and not _has_loop(engine):
         yield f"training.ema={run.ema!r} is modelled for DDP and FSDP; leave it out"
     if run.resuming not in ("", AS_TOOL) and not _has_loop(engine):

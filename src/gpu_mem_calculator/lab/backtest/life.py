@@ -52,6 +52,7 @@ STATE_DICTS = (
     "stage3_gather_16bit_weights_on_model_save",
 )
 RESHARDS = "reshard_after_forward"
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # our words for torch's
 # Of a rank that no program starts: transformers' code is imported after the measurement began.
 LATE_IMPORTS = 285 * MIB
 
@@ -110,7 +111,9 @@ def _engine_run(config: Mapping[str, Any], life: Mapping[str, Any]) -> dict[str,
     if "zero_stage" in engine:
         engine |= {"zero_init": False} if engine["zero_stage"] == 3 else {}
     gathers = any(key in config["engine"] for key in STATE_DICTS)
-    training = {**config["training"], **({"saving": "full_state_dict"} if gathers else {})}
+    dtype = DTYPES.get((life.get("load") or {}).get("dtype", ""))
+    training = {**config["training"], **({"load_dtype": dtype} if dtype else {})}
+    training |= {"saving": "full_state_dict"} if gathers else {}
     return {**config, "engine": engine, "training": training}
 
 

@@ -39,10 +39,12 @@ from .loss_choices import loss_choices
 from .recompute_policies import find_recompute
 from .resolved_run import ResolvedRun
 from .step_choices import (
+    checkpoint_choices,
     compile_mode,
     drawn_batches,
     find_rollout,
     reference_kind,
+    stored_checkpoint,
     with_drawn,
     with_evaluation,
     with_generates,
@@ -198,7 +200,7 @@ def draft_training(file: RunFile) -> ResolvedRun:
         **_copied(file.parallelism),
         **hardware.of_run,
         parameters_given=model.parameters_given,
-        stored_bits=_stored_bits(model.config),
+        **stored_checkpoint(model.config),
         record=model.record,
         **{**training, **loss},
         rollout=rollout,
@@ -240,14 +242,6 @@ def draft_training(file: RunFile) -> ResolvedRun:
             *runtime_notes(run),
         ),
     )
-
-
-def _stored_bits(config: Mapping[str, Any] | None) -> int:
-    """Bits of a weight in a checkpoint by its config.json; 16 where that does not say."""
-    inner = (config or {}).get("text_config")
-    places = (config or {}, inner if isinstance(inner, Mapping) else {})
-    words = (str(place.get(key)) for place in places for key in ("dtype", "torch_dtype"))
-    return next((BITS[name] for name in map(dtype_name, words) if name in BITS), 16)
 
 
 def find_engine(config: EngineConfig) -> Engine:
@@ -325,7 +319,6 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
     policy = problems.attempt(find_recompute, config)
     if problems:
         raise InputError(problems)
-    beside = {"saving": config.saving, "resuming": config.resuming, "ema": config.ema}
     quantization = None if config.quantization in (None, "none") else config.quantization
     return {
         **_copied(config),
@@ -334,7 +327,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "precision": precision,
         "optimizer": optimizer,
         "implementation": config.optimizer_implementation or "",
-        **{key: "" if one == "none" else one or "" for key, one in beside.items()},
+        **checkpoint_choices(config),
         "clipping": config.gradient_clipping != 0,
         "recompute": policy.recompute,
         "recompute_quarters": policy.quarters,

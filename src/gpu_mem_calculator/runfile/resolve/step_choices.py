@@ -4,11 +4,12 @@ reference model, torch.compile. The keys of a run file, resolved, and those with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ...ledger.dtypes import BITS, dtype_name
 from ...run.evaluation import Evaluation, Generates
 from ...run.rollout import ELSEWHERE, TRANSFORMERS, VLLM, Rollout
 from ...run.run import BASE, COPY, PRECOMPUTED, Run
@@ -93,6 +94,27 @@ def with_evaluation(run: Run, given: EvaluationConfig | None) -> Run:
         tokens=given.keep_tokens,
     )
     return replace(run, evaluation=found)
+
+
+def checkpoint_choices(config: TrainingConfig) -> dict[str, str]:
+    """How the run saves, what it begins from, and where an averaged copy is; "": as the engine
+    does, or none.
+    """
+    given = {"saving": config.saving, "resuming": config.resuming, "ema": config.ema}
+    return {key: "" if one in (None, "none") else str(one) for key, one in given.items()}
+
+
+def stored_checkpoint(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Bits of a weight in a checkpoint by its config.json, 16 where that does not say; and whether
+    its experts are packed, so that who trains them unpacks them.
+    """
+    whole = config or {}
+    inner = whole.get("text_config")
+    places = (whole, inner if isinstance(inner, Mapping) else {})
+    words = (str(place.get(key)) for place in places for key in ("dtype", "torch_dtype"))
+    bits = next((BITS[name] for name in map(dtype_name, words) if name in BITS), 16)
+    packed = (whole.get("quantization_config") or {}).get("quant_method") == "mxfp4"
+    return {"stored_bits": bits, "packed_experts": packed}
 
 
 def reference_kind(config: TrainingConfig) -> str:

@@ -71,6 +71,8 @@ def _add_fsdp(draft: Draft, config: Section) -> None:
     kept: Section = {"version": version, **{key: True for key in savers if is_on(key)}}
     own = VERSION_1 if version == 1 else ("reshard_after_forward",)
     kept |= {key: is_on(key) for key in own if config.get(key) is not None}
+    if kind := config.get("state_dict_type"):
+        kept["state_dict_type"] = str(kind)
     policy = config.get("auto_wrap_policy")
     words = str(draft.get("fsdp") or "")
     if policy != "TRANSFORMER_BASED_WRAP" and not (policy is None and "auto_wrap" in words):

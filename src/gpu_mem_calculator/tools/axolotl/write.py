@@ -16,6 +16,7 @@ from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
 from ..reading.command import Command
 from ..reading.named_files import NamedFiles
+from ..transformers.launch import state_dict_type
 from ..transformers.program import beyond_sft, program_sections
 from ..translation.arguments import Values, filled, tables
 from ..translation.tools import TRAINER
@@ -176,7 +177,7 @@ def _launch(resolved: ResolvedRun, program: Values) -> dict[str, Any]:
     config: dict[str, Any] = {
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "offload_params": bool(options["cpu_offload"]),
-        "state_dict_type": "SHARDED_STATE_DICT",
+        "state_dict_type": state_dict_type(resolved.run),
     }
     if version == 1:
         config |= {key: bool(options[key]) for key in ("use_orig_params", "sync_module_states")}

@@ -180,6 +180,9 @@ def _training(checked: CheckedFile) -> Section:
         training |= optimizer(checked.get("optimizer"), checked.problems, checked.free)
     if checked.get("scheduler") is not None:
         scheduler(checked.get("scheduler"), checked.problems, checked.free)
+    zero = checked.section(ZERO)
+    if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save"):
+        training["saving"] = "full_state_dict"
     if checked.get("gradient_clipping") is not None:
         training["gradient_clipping"] = checked.get("gradient_clipping")
     return training

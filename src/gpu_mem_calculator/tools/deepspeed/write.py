@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...run.recompute import FULL
-from ...run.run import Run
+from ...run.run import FULL_DICT, Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError, quoted
@@ -91,6 +91,8 @@ def _zero(run: Run) -> dict[str, Any]:
         section[key] = {"device": place, "pin_memory": bool(pinned)}
         if place == "nvme":
             section[key]["nvme_path"] = NVME_PATH
+    if run.saving == FULL_DICT and section["stage"] == 3:
+        section["stage3_gather_16bit_weights_on_model_save"] = True
     return section
 
 

@@ -172,6 +172,8 @@ def _add_fsdp(options: Section, values: Values, result: Translation) -> None:
     if options.pop("activation_checkpointing_policy", None):
         result.training["activation_checkpointing"] = "full"
         result.training.pop("use_cache", None)
+    sharded = options.pop("state_dict_type", "full") == "sharded"
+    result.training["saving"] = "sharded_on_host" if sharded else "full_state_dict"
     name_strangers(result, "args.strategy", options, FSDP_KEYS)
     known = {key: options.get(key, value) for key, value in FSDP_KEYS.items()}
     known["sharding_strategy"] = str(known["sharding_strategy"]).lower()

@@ -237,6 +237,8 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
     _add_optimizer(values, result)
     if values["cross_entropy_loss_fusion"]:
         result.training["loss"] = _word("cross_entropy_fusion_impl", LOSSES, values, result)
+    if values["ckpt_format"] == "torch":  # gathers what is sharded (checkpointing.py)
+        result.training["saving"] = "full_state_dict"
     if values["bf16"] and values["fp16"]:
         result.problems.append("program.args: bf16 and fp16 are both there; leave one out")
     result.training |= _recompute(values)

@@ -71,6 +71,8 @@ def translate(program: Program, values: Values, setup: Setup) -> Translation:
         "zero_grad": "before_forward",
         "recompute": _recompute(values),
     }
+    if values["checkpoint.enable"] and values["checkpoint.async_mode"] != "disabled":
+        result.training["saving"] = "async"
     for key, name, words in (
         ("optimizer", "optimizer.name", OPTIMIZERS),
         ("optimizer_implementation", "optimizer.implementation", IMPLEMENTATIONS),

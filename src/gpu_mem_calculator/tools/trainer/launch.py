@@ -13,10 +13,12 @@ from ...runfile.program import Program, Section, Setup, Translation
 from ..deepspeed.auto import AUTO, ZERO, auto_values
 from ..deepspeed.names import ZERO_KEYS
 from ..translation.arguments import Values, tables
+from ..translation.at_release import before
 from .accelerate import accelerate_problems, add_compile, flat_settings, mesh_keys
 from .loading import name_strangers
 
 TABLES = tables(__file__)
+GATHERS = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
 OFFLOADS = ("offload_optimizer", "offload_param")
 # Keys of `zero_optimization` without effect on GPU memory (deepspeed 0.19.8 zero/config.py).
 ZERO_FREE = tuple(TABLES["zero_free"])
@@ -171,6 +173,7 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
         engine["wrap_embedding_and_head"] = True
     name_strangers(result, "fsdp_config", config, known)
     result.engine |= engine
+    result.training |= _checkpoints(config, version, setup)
     training = result.training
     if training.get("autocast") and str(training.get("precision")).endswith("_pure"):
         if version == 1 and not engine.get("cpu_offload"):
@@ -178,6 +181,21 @@ def _add_fsdp(config: Section, version: int, setup: Setup, result: Translation) 
         training["precision"] = training["precision"].replace("_pure", "_mixed")
     elif str(training.get("precision")).endswith("_mixed"):
         training["autocast"] = True
+
+
+def _checkpoints(config: Section, version: int, setup: Setup) -> Section:
+    """How weights are loaded and saved: by default whole with version 1, and sharded with version 2
+    (set_state_dict_type); which ranks read them (transformers 5.17.0 modeling_utils.py
+    _move_missing_keys_from_meta_to_device, 4.57.1 _move_missing_keys_from_meta_to_cpu).
+    """
+    usual = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
+    kind = str(config.get("state_dict_type") or usual).upper()
+    whole = kind in ("1", "FULL_STATE_DICT")
+    found: Section = {"saving": "full_state_dict" if whole else "sharded_on_host"}
+    if _flag(config.get("cpu_ram_efficient_loading", False)):
+        older = before(setup.releases, "transformers", "5.0")
+        found["loading"] = "first_rank" if older else "first_rank_and_zeros"
+    return found
 
 
 def _version1_keys(config: Section) -> Section:
@@ -192,6 +210,8 @@ def _accelerate_deepspeed(config: Values) -> Section:
     if config.get("deepspeed_config_file"):
         return {}
     zero: Section = {"stage": config.get("zero_stage", 2)}
+    if _flag(config.get("zero3_save_16bit_model", False)):
+        zero[GATHERS[0]] = True
     for key in OFFLOADS:
         device = config.get(f"{key}_device", "none")
         if device not in (None, "none"):
@@ -229,6 +249,9 @@ def _add_deepspeed(config: Any, setup: Setup, result: Translation) -> None:
     ]
     result.engine |= engine
     training = result.training
+    gathers = any(_flag(zero.get(key, False)) for key in GATHERS)
+    if engine["zero_stage"] == 3 and gathers:
+        training["saving"] = "full_state_dict"
     if str(training.get("precision")).endswith("_pure"):
         training["precision"] = training["precision"].replace("_pure", "_mixed")
     training.pop("autocast", None)

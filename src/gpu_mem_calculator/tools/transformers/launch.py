@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...run.recompute import FULL
-from ...run.run import Run
+from ...run.run import FULL_DICT, Run
 from ...runfile.config import RunFile
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import InputError
@@ -68,7 +68,16 @@ def fsdp_settings(run: Run) -> dict[str, Any]:
     }
     if run.options["cpu_offload"]:
         settings["cpu_offload"] = True
+    if run.saving == FULL_DICT:
+        settings["state_dict_type"] = state_dict_type(run)
+    if run.loading:
+        settings["cpu_ram_efficient_loading"] = True
     return settings
+
+
+def state_dict_type(run: Run) -> str:
+    """How Accelerate is asked to save."""
+    return "FULL_STATE_DICT" if run.saving == FULL_DICT else "SHARDED_STATE_DICT"
 
 
 def accelerate_data(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
@@ -109,8 +118,8 @@ def _accelerate_fsdp(run: Run) -> dict[str, Any]:
         "fsdp_reshard_after_forward": strategy != "shard_grad_op",
         "fsdp_offload_params": bool(options["cpu_offload"]),
         "fsdp_auto_wrap_policy": LAYERS,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        "fsdp_cpu_ram_efficient_loading": False,
+        "fsdp_state_dict_type": state_dict_type(run),
+        "fsdp_cpu_ram_efficient_loading": bool(run.loading),
         "fsdp_activation_checkpointing": run.recompute == FULL,
     }
     if version == 1:

@@ -133,8 +133,8 @@ def _load(run: Run) -> dict[str, Any]:
     """Arguments of from_pretrained: weights in fp32 under mixed precision."""
     width, _, kind = run.precision.partition("_")
     dtype = DTYPES[width if kind == "pure" else "fp32"]
-    if run.options.get("init_dtype"):
-        dtype = DTYPES[run.options["init_dtype"]]
+    if given := run.options.get("init_dtype") or run.load_dtype:
+        dtype = DTYPES[given]
     load: dict[str, Any] = {"dtype": dtype, "attn_implementation": run.attention}
     if run.options.get("init_device") == "cuda" and not run.quantization:
         load["device_map"] = "cuda"

@@ -7,7 +7,14 @@ from ...runfile.program import Program, Section, Setup, Translation
 from ..trainer.accelerate import mixed_precision
 from ..trainer.evaluation import add_evaluation
 from ..trainer.launch import add_launch
-from ..trainer.loading import add_adapters, add_attention, add_keys, load_dtype, precision_keys
+from ..trainer.loading import (
+    PURE,
+    add_adapters,
+    add_attention,
+    add_keys,
+    load_dtype,
+    precision_keys,
+)
 from ..trainer.optimizers import optimizer_keys
 from ..translation.arguments import Values, filled
 
@@ -44,6 +51,10 @@ def training_keys(
 
         add_lengths(program, values, result)
     add_launch(program, values, setup, result)
+    if result.engine.get("type") == "fsdp" and dtype in PURE:
+        training["load_dtype"] = PURE[dtype].removesuffix("_pure")
+    if values["resume_from_checkpoint"]:
+        training["resuming"] = "as_tool"
     add_evaluation(program, values, setup, result)
 
 

@@ -30,6 +30,7 @@ SCRIPT = "script"  # a text that a shell reads; others are files of a tool
 QUANTIZED = "training.quantization="  # what a key needs that counts only under a quantized base
 QUESTION = ("batch_size", "prompt_len", "new_tokens")  # what a user asks of a server
 FUSED = {"", "fused"}
+AS_ITS_TOOL = ("saving", "loading", "load_dtype")  # where a run does not say them
 AXES = {"dp": "data_parallel_size", **MODEL_AXES}
 # Keys without which a file describes another run; it is refused then.
 ANOTHER_RUN = (
@@ -176,6 +177,8 @@ def _without_effect(one: Run, two: Run, key: str, field: str) -> bool:
     """Whether a field has no effect on either run, or follows from another one that differs."""
     if any(setting.startswith(QUANTIZED) for setting in key_row(key).needs):
         return one.quantization is None and two.quantization is None
+    if field in AS_ITS_TOOL and not getattr(one, field):
+        return True
     if field == "rule":  # the same policy, in the words of a framework or in those of all
         return _plain_rule(one) == _plain_rule(two)
     if field == "implementation":  # DeepSpeed's own optimizer is the fused one

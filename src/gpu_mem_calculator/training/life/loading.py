@@ -8,17 +8,23 @@ dtype is such pages, which are read when it is moved; one that is cast is memory
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
-from ...ledger.num import EMPTY, sized
+from ...ledger.num import sized
 from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...run.engine_row import REPLICATE, SHARD_UNITS, ZERO, EngineRow
 from ...run.phases import LOADING, STARTUP, LifePhase
-from ...run.run import Precision, Run
+from ...run.run import ZEROS, Precision, Run
 from ..losses import LOSSES
 from ..step.weights import trained_bits, trained_total
 
+UNPACKED = code(
+    "transformers 5.17.0 integrations/mxfp4.py Mxfp4Dequantize; modeling_utils.py "
+    "needs_zero3_init: not for a quantized checkpoint"
+)
 SOURCE = code(
     "transformers 5.17.0 core_model_loading.py _materialize_copy; safetensors 0.8.0 safe_open: "
     "a view of the mapped file, cast by Tensor.to"
@@ -31,6 +37,8 @@ MAKING_BYTES = (
     45 * MIB
 )  # what PEFT leaves on the host of adapters that it makes for a GPU's weights
 ADAPTERS_BYTES, TRL_BYTES, GENERATION_BYTES = 70 * MIB, 240 * MIB, 215 * MIB
+MXFP4_BITS = 425  # hundredths of a bit: 32 values of 4 bits share a scale of 8
+PACKED = re.compile(r"\.experts\..*(gate_up_proj|down_proj)$")
 PROCESS_SOURCE = measured("resident pages beside weights and files in 25 lives, by phase")
 
 
@@ -38,13 +46,18 @@ def loading(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
     """The phase in which from_pretrained reads the weights."""
     stored, cast = stored_bytes(run), cast_bytes(run, row, precision)
     mapped = stored if cast or not on_host(run, row) else 0
+    each, first = cast, 0
+    if run.loading and on_host(run, row):
+        zeros = _elements(run) * _load_bits(run, row, precision) // 8 if run.loading == ZEROS else 0
+        each, first, mapped = zeros, cast - zeros, stored
     return LifePhase(
         name=LOADING,
         gpu_bytes=_peak_on_gpu(run, precision) if run.from_pretrained else 0,
-        rank_bytes=begun_bytes(run) + cast,
+        rank_bytes=begun_bytes(run) + each,
+        first_bytes=first,
         file_bytes=mapped,
         disk_bytes=stored,
-        source=str(SOURCE),
+        source=str(UNPACKED if run.packed_experts else SOURCE),
     )
 
 
@@ -67,8 +80,19 @@ def starting(run: Run, row: EngineRow, precision: Precision) -> LifePhase:
 
 def stored_bytes(run: Run) -> int:
     """Bytes of the checkpoint's weights."""
-    elements = sum((weight.numel for weight in run.arch.weights()), EMPTY)
-    return int(sized(elements, run.stored_bits))
+    packed = _packed(run)
+    return (_elements(run) - packed) * run.stored_bits // 8 + packed * MXFP4_BITS // 800
+
+
+def _elements(run: Run) -> int:
+    return sum(int(weight.numel) for weight in run.arch.weights())
+
+
+def _packed(run: Run) -> int:
+    """Elements of experts that are packed in the checkpoint."""
+    if not run.packed_experts:
+        return 0
+    return sum(int(w.numel) for w in run.arch.weights() if PACKED.search(w.name))
 
 
 BITS = {"fp32": 32, "bf16": 16, "fp16": 16}
@@ -90,15 +114,22 @@ def on_host(run: Run, row: EngineRow) -> bool:
 
 def cast_bytes(run: Run, row: EngineRow, precision: Precision) -> int:
     """Bytes of a rank's own copy of the model on the host; 0 where it is pages of files. DeepSpeed
-    casts on the GPU what was loaded, by default as it is stored.
+    casts on the GPU what was loaded, by default as it is stored. Packed experts are unpacked by
+    each rank, under ZeRO-3, too.
     """
-    given = BITS.get(run.options.get("init_dtype") or "", 0)
-    sharded = row.ranks == SHARD_UNITS
-    usual = run.stored_bits if row.ranks == ZERO else precision.weights
-    made = given or (stored_width(run) if sharded else usual)
+    made = _load_bits(run, row, precision)
+    if run.packed_experts and (row.ranks == ZERO or on_host(run, row)):
+        return _elements(run) * max(made, 16) // 8
     if not on_host(run, row) or made == run.stored_bits:
         return 0
-    return stored_bytes(run) * made // run.stored_bits
+    return _elements(run) * made // 8
+
+
+def _load_bits(run: Run, row: EngineRow, precision: Precision) -> int:
+    """Bits of a weight as from_pretrained loads it."""
+    given = BITS.get(run.load_dtype or run.options.get("init_dtype") or "", 0)
+    usual = run.stored_bits if row.ranks == ZERO else precision.weights
+    return given or (stored_width(run) if row.ranks == SHARD_UNITS else usual)
 
 
 def stored_width(run: Run) -> int:
