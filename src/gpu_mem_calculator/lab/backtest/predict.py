@@ -31,6 +31,7 @@ from .life import HOST, MARK, RESET, is_life, life_estimate, life_peaks
 from .phases import phase_peaks, replayed_peaks
 from .rows import METRICS, MeasuredRun
 
+WRITE_NOTHING = ("transformers.", "trl.")  # programs that write no checkpoint
 ALONE = ("none", "fake", "nccl, 1 rank")  # process groups in which nobody waits for another rank
 
 
@@ -116,6 +117,10 @@ def run_file_of(row: MeasuredRun) -> dict[str, Any]:
     if row.function is not None:
         record = f"write calculate --function {row.function} --record FILE"
         raise InputError(f"{_not_run(row)}; {record}, and name FILE as the row's 'record'")
+    program = row.config.get("program") or {}
+    if str(program.get("tool")).startswith(WRITE_NOTHING):
+        args = {"save_strategy": "no", **program.get("args", {})}  # as jobs/program.py runs it
+        return {**row.config, "program": {**program, "args": args}}
     return row.config
 
 

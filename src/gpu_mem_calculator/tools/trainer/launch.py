@@ -64,6 +64,8 @@ def add_launch(program: Program, values: Values, setup: Setup, result: Translati
             launched = _without_prefix(launched_fsdp(accelerate)) if kind else {}
             _set_version1_strategy(config, launched, result)
         _add_fsdp(config, int(version), setup, result)
+        if str(values["save_strategy"]) == "no":
+            result.training.pop("saving", None)
         result.engine |= mesh_keys(accelerate)
         if not _syncs_each_batch(values["accelerator_config"]):
             result.engine["sync_each_batch"] = False
