@@ -102,6 +102,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     - node_bytes: what a node has, None where nobody says it; read_from: where it is said
     - verdict: None where it is not known what a node has
     - shared: whether the card has its memory of the same; then all figures are of both
+    - pages_bytes: pages of files that must be given back while it starts, where that is open
     """
 
     bytes_per_node: int
@@ -111,6 +112,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     read_from: str = ""
     verdict: str | None = None
     shared: bool = False
+    pages_bytes: int = 0
 
     @property
     def is_large(self) -> bool:
@@ -128,14 +130,20 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
         said = f" ({self.read_from})" if self.read_from else ""
         has = "" if self.node_bytes is None else f", of {gib(self.node_bytes, 0)}{said}"
         when, what = WHEN[self.phase], "for card and host" if self.shared else "of host RAM a node"
-        return f"{gib(self.bytes_per_node, 0)} GiB {what} {when}{has}"
+        taken = f"{gib(self.bytes_per_node, 0)} GiB {what} {when}{has}"
+        if not self.pages_bytes:
+            return taken
+        return f"{taken}, beside {gib(self.pages_bytes, 0)} GiB of pages of the files that it reads"
 
 
 class SharedPool(Struct, frozen=True):
-    """Of a memory that card and host share what is taken beside torch's peak, and what is open."""
+    """Of a memory that card and host share what is taken beside torch's peak, and what is open:
+    what the system may have more, and pages of files that must be given back at once.
+    """
 
     beside: int
     unsure_bytes: int
+    pages: int = 0
 
 
 def node_memory(
@@ -151,18 +159,23 @@ def node_memory(
 
     most = max((one for one in phases if one.asked), key=taken_by)
     taken = taken_by(most)
-    word = None
+    word, kept = None, 0
     if node_bytes is not None:
         open_bytes = 0 if pool is None else pool.unsure_bytes
         word = node_verdict(most.host_bytes, node_bytes - taken + most.host_bytes, open_bytes)
+        if word == FITS and pool is not None and pool.pages:
+            started = max(one.gpu_bytes for one in phases) + pool.beside + phases[0].host_bytes
+            if started + pool.pages > node_bytes:
+                word, kept, taken = UNSURE, pool.pages, started
     return NodeMemory(
         bytes_per_node=taken,
         file_bytes_per_node=max(one.file_bytes for one in phases if one.asked),
-        phase=most.name,
+        phase=STARTUP if kept else most.name,
         node_bytes=node_bytes,
         read_from=read_from if node_bytes is not None else "",
         verdict=word,
         shared=pool is not None,
+        pages_bytes=kept,
     )
 
 

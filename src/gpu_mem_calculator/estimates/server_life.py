@@ -53,7 +53,11 @@ def with_life(
     """
     hardware, phases = resolved.hardware, server_life(resolved, served)
     shared = hardware.shared
-    pool = None if shared is None else SharedPool(outside, shared.unsure_bytes)
+    mapped = "n_gpu_layers" in resolved.run.options  # llama.cpp's weights are the pages
+    pages = 0 if mapped else max(one.file_bytes for one in phases)
+    pool = None
+    if shared is not None:
+        pool = SharedPool(outside, shared.unsure_bytes, pages if shared.keeps_pages else 0)
     node = node_memory(phases, hardware.node_bytes, hardware.node_read_from, pool)
     return replace(
         result,

@@ -226,11 +226,18 @@ def _at_most(size: int) -> str:
     return f"at most {gib(size, 2)} GiB"
 
 
+DROP = "a lower share of the card, or echo 3 > /proc/sys/vm/drop_caches while it loads"
+
+
 def undecided(result: MemoryResult) -> list[str]:
     """Where the verdict is open: what decides, a sentence each, with the way to settle it."""
     if result.verdict != UNSURE:
         return []
     if result.host is not None and result.host.verdict == UNSURE:
+        if result.host.pages_bytes:
+            return [
+                f"{result.host.words}, which the driver does not get at once; settle it: {DROP}"
+            ]
         share = f"{MARGIN:.0%}".replace("%", " %")
         return [f"{result.host.words}, and the estimate of host RAM is certain to {share}"]
     limits = deciding(result)

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.result import MemoryResult
+from gpu_mem_calculator.estimates.verdict_words import undecided
 from gpu_mem_calculator.ledger.units import GIB, MIB
 
 
@@ -87,3 +88,27 @@ def test_fp8_is_made_of_whole_weights() -> None:
         assert any("with a checkpoint in 16 bits loading needs 13" in one for one in warnings)
     newest = result("vllm", "llama3.1-70b", quantization="fp8").warnings
     assert not any("16 bits" in one for one in newest)
+
+
+def test_pages_of_files_must_be_given_back_on_a_shared_memory() -> None:
+    """While a server starts on a DGX Spark, where pool and files are more than it has
+    (vllm-project/vllm#46307); the cache of images, which requests fill, is not there yet.
+    """
+
+    def spark(share: float, **keys: Any) -> MemoryResult:
+        data = {
+            "model": {"name": "gemma4-26b-a4b"},
+            "inference": {"engine": "vllm", "gpu_memory_utilization": share, **keys},
+            "hardware": {"gpu": "dgx-spark", "node_memory_gb": 119},
+        }
+        return full_estimate(data, replay=False).result
+
+    open_ = spark(0.7)
+    assert open_.verdict == "cannot_tell"
+    assert open_.host is not None
+    assert open_.host.pages_bytes == open_.phases[0].file_bytes
+    assert "beside 47 GiB of pages of the files that it reads" in undecided(open_)[0]
+    small = spark(0.52, max_seq_len=8192)
+    assert small.verdict == "fits"
+    assert small.host is not None
+    assert not small.host.pages_bytes

@@ -7,8 +7,10 @@ Face, nvidia/GLM-5.3-Flash-FP4-Local, discussion 7), 101.3 on two others with ei
 An idle Orin Nano with a desktop has 2,847 of 7,772 MiB in use (proventusnova.com, Jetson Orin high
 RAM usage at idle), of which its desktop 0.8 GB (dusty-nv/jetson-containers, docs/setup.md).
 
-Pages of files are given back. AMD's cards map half of the memory (GTT; rocm.docs.amd.com,
-AMD RDNA3.5 system optimization). What the rows of Apple's cards have is Metal's
+Pages of files are given back, but NVIDIA's driver does not wait for it: start-up of a server failed
+with 22 GiB available (vllm-project/vllm#56824), and the profiling pass of one whose share was 83 of
+119 GiB took 112 (vllm-project/vllm#46307). AMD's cards map half of the memory (GTT;
+rocm.docs.amd.com, AMD RDNA3.5 system optimization). What the rows of Apple's cards have is Metal's
 recommendedMaxWorkingSetSize, a share of the whole.
 """
 
@@ -37,6 +39,7 @@ class SharedMemory(Struct, frozen=True):
 
     - `free_bytes`: what a run finds free of it, where the system has least
     - `unsure_bytes`: how much less that can be
+    - `keeps_pages`: its driver does not get the pages of files that are being read at once
     - `mapped_bytes`: what the card may take of it without settings of the machine; None where that
       is known
     """
@@ -44,6 +47,7 @@ class SharedMemory(Struct, frozen=True):
     free_bytes: int
     unsure_bytes: int = 0
     mapped_bytes: int | None = None
+    keeps_pages: bool = False
 
     def limits(self, card_bytes: int) -> Iterator[Limit]:
         """What is open for a card that may take `card_bytes` of it."""
@@ -65,9 +69,11 @@ def shared_memory(row: catalog.Row, config: GPUConfig) -> SharedMemory:
     if config.node_memory_gb is not None:
         whole = int(config.node_memory_gb * GIB)
     if config.available_memory_bytes is not None:
-        return SharedMemory(min(config.available_memory_bytes, whole))
+        free = min(config.available_memory_bytes, whole)
+        return SharedMemory(free, keeps_pages=nvidia)
     if config.used_memory_bytes is not None:
-        return SharedMemory(max(whole - config.used_memory_bytes, 1))
+        return SharedMemory(max(whole - config.used_memory_bytes, 1), keeps_pages=nvidia)
     system, most = int(LEAST * whole), max(int(MOST * whole), min(SMALL, whole // 2))
     mapped = row["vendor"] == "amd" and config.gpu_memory_bytes is None
-    return SharedMemory(whole - system, most - system, whole // 2 if mapped else None)
+    half = whole // 2 if mapped else None
+    return SharedMemory(whole - system, most - system, half, keeps_pages=nvidia)
