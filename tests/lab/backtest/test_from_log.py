@@ -49,6 +49,21 @@ def test_a_servers_log_states_its_run(tmp_path: Path, capsys: pytest.CaptureFixt
     }
 
 
+def test_of_pools_that_are_made_twice_the_last_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorRT-LLM makes a small one for its trial run first; ranks print their own."""
+    pool = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated {} GiB for max tokens in paged KV cache"
+    trial = "Peak memory during memory usage profiling (torch + non-torch): 20.10 GiB, available KV"
+    trial += " cache memory when calculating max tokens: 52.00 GiB, fraction is set 0.9"
+    text = f"{pool.format('0.27')} (2208).\n[TRT-LLM] [I] {trial}\n{pool.format('51.90')} (377424)."
+    row = _row(tmp_path, capsys, text, "--", "trtllm-serve", "Qwen/Qwen3-8B")
+    measured = row["measured"]
+    assert isinstance(measured, dict)
+    assert measured["kv_pool_bytes"] == round(51.90 * 2**30)
+    assert measured["kv_tokens"] == 377_424
+
+
 def test_a_training_log_needs_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The highest allocated and reserved memory."""
     words = ("--", *["trl", "sft", "--model_name_or_path", "gpt2", "--dataset_name", "a"])

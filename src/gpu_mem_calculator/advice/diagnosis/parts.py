@@ -78,7 +78,7 @@ def _row_parts(
     crash: Crash, estimate: Estimate, row: Mapping[str, Any], engine: str
 ) -> Iterator[PrintedPart]:
     for what, *names in row["lines"]:
-        lines = _of_one_rank([one for one in crash.log.of(what) if _sum(one, names) is not None])
+        lines = of_one_rank([one for one in crash.log.of(what) if _sum(one, names) is not None])
         devices = list(dict.fromkeys(str(one.figures.get("device", "")) for one in lines))
         for device in devices:
             own = [one for one in lines if str(one.figures.get("device", "")) == device]
@@ -97,7 +97,7 @@ def _row_parts(
                 return
 
 
-def _of_one_rank(lines: list[LogLine]) -> list[LogLine]:
+def of_one_rank(lines: list[LogLine]) -> list[LogLine]:
     """Of lines that every rank prints, those of the rank that prints first."""
     if not lines:
         return []

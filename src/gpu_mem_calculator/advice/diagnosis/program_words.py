@@ -7,8 +7,8 @@ besides, such as how it loads an adapter's model, counts.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...runfile.text.errors import InputError
 from ...tools.read import Asked
 
 HOLE, OTHERS = "{}", "others"
-ENVIRONMENT = "training.pytorch_alloc_conf"  # which no argument of a program says
+BESIDE = ("training.pytorch_alloc_conf", "hardware.")  # which no argument of a program says
 
 
 def program_words(asked: Asked, settings: Iterable[str]) -> str:
@@ -43,17 +43,15 @@ def program_words(asked: Asked, settings: Iterable[str]) -> str:
             if row is None
             else row["words"].get(tool.partition(".")[0], row["words"].get(OTHERS))
         )
-        if row is None or words is None:
+        if row is None or words is None or ("most" in row and int(value) > row["most"]):
             return ""
         for section, keys in row["program"].items():
             own = {key: _filled(one, value) for key, one in keys.items()}
             changed[section] = {**(changed.get(section) or {}), **own}
-        for option, given in re.findall(
-            r"(\S+?)(?: (?!-)(\S+)|$|(?= ))", words.replace(HOLE, value)
-        ):
+        for option, given in _pairs(words.replace(HOLE, value)):
             options.pop(option, None)
             options[option] = given
-        if setting.startswith(ENVIRONMENT):
+        if setting.startswith(BESIDE):
             kept.append(setting)
     run = with_settings({**asked.run, "program": changed}, kept)
     try:
@@ -61,7 +59,7 @@ def program_words(asked: Asked, settings: Iterable[str]) -> str:
             return ""
     except InputError:
         return ""
-    words = [f"{option} {given}".rstrip() for option, given in options.items()]
+    words = [" ".join(filter(None, (option, given))) for option, given in options.items()]
     return " ".join(sorted(words, key=lambda one: one.startswith("-")))
 
 
@@ -79,6 +77,23 @@ def _row(setting: str) -> tuple[Mapping[str, Any] | None, str]:
         if row["setting"] in (setting, f"{key}={HOLE}"):
             return row, value
     return None, ""
+
+
+def _pairs(words: str) -> Iterator[tuple[str, str]]:
+    """The options of words, each with its value as a shell takes it; variables of the environment
+    have none.
+    """
+    option = ""
+    for word in (*shlex.split(words), "-"):
+        if option and not word.startswith("-"):
+            yield option, shlex.quote(word)
+            option = ""
+            continue
+        if option:
+            yield option, ""
+        option = word if word.startswith("-") else ""
+        if not option:
+            yield word, ""
 
 
 def _filled(value: Any, given: str) -> Any:

@@ -53,7 +53,7 @@ def read_printed(path: str | Path) -> bytes:
     return read_bytes(path, most=MOST_SNAPSHOT_BYTES if _is_pickle_file(path) else MOST_LOG_BYTES)
 
 
-BEGIN, FEW = 1 << 20, 20  # bytes that tell whether it is text; of its signs so many are
+BEGIN, FEW = MIB, 20  # bytes that tell whether it is text; of its signs so many are
 PLAIN = bytes(one if 32 <= one < 127 or one in b"\t\n\r" else ord("?") for one in range(256))
 
 

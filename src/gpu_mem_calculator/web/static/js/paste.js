@@ -8,6 +8,7 @@ import { make } from "./words.js";
 const MOST = 2 ** 20; // characters; a config.json has a few thousand
 const LOG = /\.(log|txt|out|err)$/i;
 const LAST = 2 ** 19; // characters of a long log
+const WHOLE = "The whole is read by: gpu-mem-calc diagnose FILE";
 const ROWS = 12;
 const FEW_ROWS = 4; // beside the notes
 const PRINTED = "what a program printed";
@@ -57,7 +58,7 @@ async function readFile(file) {
   if (new Uint8Array(await file.slice(0, 1).arrayBuffer())[0] === PICKLE) return useSnapshot(file);
   if (file.size > MOST && LOG.test(file.name)) {
     part("text").value = (await file.text()).slice(-LAST);
-    return tell([`${file.name} is long; its last ${LAST.toLocaleString("en")} characters are here.`]);
+    return tell([`${file.name} is long; its last ${LAST.toLocaleString("en")} characters are here. ${WHOLE}`]);
   }
   if (file.size > MOST) {
     tell([`${file.name} has ${file.size.toLocaleString("en")} bytes, too large for a configuration; the most is ${MOST.toLocaleString("en")}`]);
@@ -88,6 +89,7 @@ async function use(dialog) {
     part("text").focus();
     return;
   }
+  if (text.length > MOST) return tell([`This is longer than ${MOST.toLocaleString("en")} characters; paste its end. ${WHOLE}`]);
   try {
     const answer = await post("/api/import", { text });
     const { run, what, notes = [], others = [] } = answer;
