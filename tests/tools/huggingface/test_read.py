@@ -15,9 +15,9 @@ from gpu_mem_calculator.tools.huggingface.trainers import OWN, script_arguments
 from gpu_mem_calculator.tools.launchers.launch import read_launch
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
 from gpu_mem_calculator.tools.reading.reading import Reading
-from gpu_mem_calculator.tools.reading.tools import UnknownToolError
+from gpu_mem_calculator.tools.reading.tools import UnknownToolError, read_command, read_data
 from gpu_mem_calculator.tools.translation.arguments import argument_table
-from tests.tools.reading_of import read_command, read_data, reading_of
+from tests.tools.reading_of import reading_of
 
 MODEL = "--model_name_or_path Qwen/Qwen2.5-0.5B"
 
