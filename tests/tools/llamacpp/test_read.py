@@ -194,3 +194,39 @@ def test_a_file_that_is_here_is_read(tmp_path: Path) -> None:
     assert "quantization" not in reading.run["inference"]
     estimate = full_estimate(reading.run | {"hardware": {"gpu": "h200"}})
     assert estimate.result.needs_bytes > 0
+
+
+def test_patterns_that_are_given_several_times_all_count() -> None:
+    """The first that matches a tensor places it, as in one value with commas."""
+    one = reading_of('llama-server -m Qwen3-8B-Q8_0.gguf -ot "blk.1=CPU" -ot "blk.2=CUDA0"')
+    assert one.run["inference"]["override_tensor"] == "blk.1=CPU,blk.2=CUDA0"
+
+
+@pytest.mark.parametrize(
+    ("line", "keys", "limits"),
+    [
+        (
+            "./ik_llama.cpp/build/bin/llama-server -m Qwen3-8B-Q8_0.gguf -ngl 99 -fmoe -rtr",
+            {"n_gpu_layers": 99, "fit": False},
+            ["ik_llama.cpp"],
+        ),
+        (
+            "llama-server -m Qwen3-8B-Q8_0.gguf --fit --fit-margin 2048 -khad",
+            {"fit_target": 2048},
+            ["ik_llama.cpp"],
+        ),
+        ("llama-server -m Qwen3-8B-Q8_0.gguf -muge", {"n_gpu_layers": 0}, ["ik_llama.cpp"]),
+        (
+            "llama-server -m Qwen3-8B-Q8_0.gguf -ngl 9 -mla 1",
+            {"n_gpu_layers": 9},
+            ["ik_llama.cpp", "--mla-use=1"],
+        ),
+        ("llama-server -m Qwen3-8B-Q8_0.gguf -ngl 9", {"n_gpu_layers": 9}, []),
+    ],
+)
+def test_options_of_ik_llama_cpp(line: str, keys: dict[str, Any], limits: list[str]) -> None:
+    """Its options are known; its buffers for computing are a limit."""
+    reading = reading_of(line)
+    assert not reading.problems
+    assert reading.run["inference"].items() >= keys.items()
+    assert [one.key for one in reading.limits] == limits

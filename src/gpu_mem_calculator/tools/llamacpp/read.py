@@ -1,4 +1,5 @@
-"""Commands of llama.cpp: llama-server, llama-cli, llama-completion and llama-mtmd-cli.
+"""Commands of llama.cpp: llama-server, llama-cli, llama-completion and llama-mtmd-cli; and of its
+fork ik_llama.cpp, which has programs of the same names.
 
 llama.cpp b10586 (b21e4de7) common/arg.cpp, common/fit.cpp and tools/server/server.cpp.
 """
@@ -34,6 +35,12 @@ ALL_EXPERTS = 10_000  # layers, more than a model has
 # Numbers that have the same meaning in a run file.
 NUMBERS: dict[str, str] = tables(__file__)["numbers"]
 DEVICE = re.compile(r"CPU|CUDA_Host|[A-Za-z]+\d+")  # where a pattern puts tensors
+FORK, FORK_FOLDER = "ik_llama_cpp", "ik_llama"
+FORK_LIMIT = "its buffers for computing are its own; llama.cpp's are estimated"
+LATENTS_ALONE = 3
+MLA_LIMIT = (
+    "0 caches keys and values of every head of DeepSeek's models, 1 a second copy of the latents"
+)
 EACH_SLOT = "without -c, each slot has the whole context of the model; one context is estimated"
 
 
@@ -41,8 +48,9 @@ def read_command(command: Command) -> Reading:
     """What a command of llama.cpp means."""
     program, rest = _program(command)
     reading = Reading(tool=program, version=LLAMA_CPP.version)
-    table = argument_table("arguments", FOLDER)
-    syntax = option_syntax("arguments", FOLDER)
+    fork = _is_fork(command)
+    path = FORK if fork else "arguments"
+    table, syntax = argument_table(path, FOLDER), option_syntax(path, FOLDER)
     parsed = parse_options(program, _with_plain_flash(rest), table, syntax)
     problems = zip(parsed.unknown, parsed.problems, strict=True)
     reading.problems += [_elsewhere(program, word) or problem for word, problem in problems]
@@ -50,6 +58,8 @@ def read_command(command: Command) -> Reading:
     given = _variables(reading, command.environment) | parsed.values
     kept = sort_keys(reading, table, given, "--")
     values = with_presets(reading, kept)
+    if fork:
+        values = _of_fork(reading, values)
     reading.run["inference"] = {"engine": "llamacpp"}
     add_model(reading, values, command)
     add_projector(reading, values)
@@ -58,6 +68,29 @@ def read_command(command: Command) -> Reading:
     if gpus is not None:
         reading.run["hardware"] = {"num_gpus": gpus}
     return reading
+
+
+def _is_fork(command: Command) -> bool:
+    """Whether a command is of ik_llama.cpp: by its folder, or by an option that llama.cpp lacks."""
+    added: Mapping[str, str] = argument_data(FORK, FOLDER)["options"]["aliases"]
+    names = {*added, *(f"--{name}" for name in added.values()), "--fit-margin"}
+    return FORK_FOLDER in command.words[0] or any(
+        word.partition("=")[0] in names for word in command.words
+    )
+
+
+def _of_fork(reading: Reading, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a command of ik_llama.cpp as llama.cpp's, and the limit that all have."""
+    reading.limits.append(Limit(key="ik_llama.cpp", why=FORK_LIMIT))
+    reading.assumed.append("a server of ik_llama.cpp, a fork of llama.cpp, by its options")
+    found = {name: one for name, one in values.items() if name != "fit-margin"}
+    if "fit-margin" in values:
+        found["fit-target"] = values["fit-margin"]
+    latents = found.pop("mla-use", LATENTS_ALONE)
+    if latents not in (2, LATENTS_ALONE):
+        reading.limits.append(Limit(key=f"--mla-use={latents}", why=MLA_LIMIT, could="more"))
+    # --fit is on, and layers are on GPUs, only where that is asked for
+    return {"fit": "off", **({} if "fit" in found else {"n-gpu-layers": 0}), **found}
 
 
 def _program(command: Command) -> tuple[str, tuple[str, ...]]:
@@ -200,6 +233,7 @@ def _add_placement(reading: Reading, values: Mapping[str, Any], section: Section
     """Tensors that a pattern puts elsewhere, and a run without GPUs."""
     pattern = values.get("override-tensor")
     if pattern is not None:
+        pattern = ",".join(pattern) if isinstance(pattern, list) else pattern
         targets = {part.rpartition("=")[2] for part in str(pattern).split(",")}
         if all(DEVICE.fullmatch(one) for one in targets):
             section["override_tensor"] = str(pattern)
