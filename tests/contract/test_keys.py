@@ -32,7 +32,7 @@ from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import DEFAULT, engine_row, engines
-from gpu_mem_calculator.training.life.loading import loading
+from gpu_mem_calculator.training.life.loading import loading, worker_bytes
 from gpu_mem_calculator.training.step.stream import allocation_stream
 from tests.conftest import ROOT
 
@@ -172,7 +172,15 @@ def _estimate(found: ResolvedRun) -> Any:
     loaded = (
         None if row is None or row.megatron else loading(found.run, row, row.precision(found.run))
     )
-    return entries, loaded, found.hardware, found.allocator, found.warnings, drawn
+    return (
+        entries,
+        loaded,
+        worker_bytes(found.run),
+        found.hardware,
+        found.allocator,
+        found.warnings,
+        drawn,
+    )
 
 
 def _differ(one: ResolvedRun, two: ResolvedRun) -> bool:

@@ -11,11 +11,13 @@ from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT
 from gpu_mem_calculator.estimates.node import STEADY, PhaseMemory
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.phases import (
+    EVALUATION,
     MERGING,
     MERGING_ON_HOST,
     RESUMING,
     SAVING,
     SAVING_OPTIMIZER,
+    STARTUP,
 )
 from gpu_mem_calculator.runfile.text.errors import InputError
 
@@ -213,3 +215,15 @@ def test_packed_experts_are_unpacked_on_each_rank() -> None:
     loaded = next(one for one in found.phases if one.name == "loading")
     assert loaded.file_bytes == pytest.approx(13.76e9, rel=0.01)  # its published files
     assert loaded.host_bytes == pytest.approx(RANKS * 2 * found.num_parameters, rel=0.05)
+
+
+def test_workers_of_a_data_loader_keep_what_their_rank_changes() -> None:
+    """Once for all of them, in steps, and twice where an evaluation has a loader, too."""
+    evaluation = {"evaluation": {"batch_size": 1}}
+    alone, some, more = (phases({}, **evaluation, data_workers=n) for n in (0, 2, 4))
+    own = beside_steps(alone, STARTUP) - beside_steps(some, STARTUP)
+    assert own > RANKS * 100 * 2**20
+    batches = more[STEADY].host_bytes - some[STEADY].host_bytes
+    assert batches == RANKS * 2 * 2 * 512 * 24
+    assert beside_steps(some, EVALUATION) - beside_steps(alone, EVALUATION) == own
+    assert some[SAVING].host_bytes == alone[SAVING].host_bytes

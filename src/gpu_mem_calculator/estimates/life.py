@@ -21,7 +21,7 @@ from ..run.phases import (
     LifePhase,
 )
 from ..training.engines import engine_row
-from ..training.life.loading import GENERATION_BYTES, loading, package_bytes, starting
+from ..training.life.loading import GENERATION_BYTES, loading, package_bytes, starting, worker_bytes
 from ..training.life.merging import merging
 from ..training.life.resuming import resuming
 from ..training.life.saving import saving, saving_optimizer
@@ -53,12 +53,17 @@ def _phases(figures: Figures) -> Iterator[PhaseMemory]:
         before = (STARTUP, FIRST, STEADY, EVALUATION)
         return GENERATION_BYTES if resolved.run.generates and name not in before else 0
 
+    def workers(name: str) -> int:
+        """Of the data loader's processes; an evaluation has a loader of its own."""
+        loaders = {FIRST: 1, STEADY: 1, EVALUATION: 2}.get(name, 0)
+        return loaders * worker_bytes(resolved.run)
+
     every = {i.phase for i in figures.ledgers[figures.busiest].instants if i.present}
     steps = every - {STARTUP, *MARKS}
 
     def memory(name: str, gpu: int, phases: set[str], evicted: int = 0) -> PhaseMemory:
         ledgers, each = figures.ledgers, libraries + evicted + after_generation(name)
-        host = ledgers.host_bytes(ranks, phases) + ranks * each
+        host = ledgers.host_bytes(ranks, phases) + ranks * (each + workers(name))
         alone = ledgers.host_bytes(1, phases) + each
         return PhaseMemory(name=name, gpu_bytes=gpu, host_bytes=host, process_bytes=alone)
 

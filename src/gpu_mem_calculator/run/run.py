@@ -94,6 +94,7 @@ class Run(Struct, frozen=True, kw_only=True):
     stored_bits: int = 16  # of a weight in the checkpoint
     packed_experts: bool = False  # experts in the checkpoint are MXFP4, and unpacked to be trained
     load_dtype: str = ""  # fp32, bf16, fp16: that from_pretrained is asked for; "": the usual one
+    data_workers: int = 0  # processes of a rank's data loader
     loading: str = ""  # READS, ZEROS: which ranks of a node read; "": each does
     int8_threshold: float = 0.0  # larger inputs are outliers; 0: int8 does not search for them
     int8_outliers: float = 0.0  # share of the MLPs' inner columns that have one

@@ -183,6 +183,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     ) = None
     resuming: Literal["none", "as_tool", "cpu", "gpu", "first_gpu"] | None = None
     ema: Literal["none", "gpu", "cpu"] | None = None
+    data_workers: Size | None = None
     load_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     loading: Literal["first_rank", "first_rank_and_zeros"] | None = None
     compile: Compile | None = None

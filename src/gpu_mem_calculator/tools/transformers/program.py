@@ -92,6 +92,7 @@ def trainer_arguments(file: RunFile, run: Run) -> dict[str, Any]:
         optim_args=MOMENTUM if run.optimizer == "sgd_momentum" else "",
         gradient_checkpointing_kwargs={"use_reentrant": True} if reentrant else {},
         label_smoothing_factor=run.label_smoothing,
+        dataloader_num_workers=run.data_workers,
     )
     if run.evaluation is not None:  # which also needs an evaluation dataset
         size = int(run.evaluation.batch)

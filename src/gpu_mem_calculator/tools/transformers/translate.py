@@ -53,6 +53,7 @@ def training_keys(
     add_launch(program, values, setup, result)
     if result.engine.get("type") == "fsdp" and dtype in PURE:
         training["load_dtype"] = PURE[dtype].removesuffix("_pure")
+    training |= filled(data_workers=values["dataloader_num_workers"])
     if values["resume_from_checkpoint"]:
         training["resuming"] = "as_tool"
     add_evaluation(program, values, setup, result)

@@ -39,6 +39,9 @@ MAKING_BYTES = (
 ADAPTERS_BYTES, TRL_BYTES, GENERATION_BYTES = 70 * MIB, 240 * MIB, 215 * MIB
 MXFP4_BITS = 425  # hundredths of a bit: 32 values of 4 bits share a scale of 8
 PACKED = re.compile(r"\.experts\..*(gate_up_proj|down_proj)$")
+# What workers of a data loader have of their own by Pss, of 1, 2 or 4 together at most; torch's
+# prefetch_factor (torch 2.13 utils/data/dataloader.py), and three int64 of a token.
+WORKERS_BYTES, PREFETCHED, BATCH_BYTES = 111 * MIB, 2, 3 * 8
 PROCESS_SOURCE = measured("resident pages beside weights and files in 25 lives, by phase")
 
 
@@ -152,6 +155,16 @@ def package_bytes(run: Run) -> int:
     """Bytes of packages beside transformers and the engine, in a process that trains."""
     of_trl = LOSSES[run.loss].per_token
     return TRL_BYTES if of_trl else ADAPTERS_BYTES if run.adapter else 0
+
+
+def worker_bytes(run: Run) -> int:
+    """Bytes of the workers of a rank's data loader: pages of its process as they were when it was
+    forked, once for all workers, and two batches of ids, labels and mask of each in shared memory.
+    """
+    if not run.data_workers:
+        return 0
+    batch = int(run.batch) * int(run.seq) * BATCH_BYTES
+    return WORKERS_BYTES + PREFETCHED * run.data_workers * batch
 
 
 def _peak_on_gpu(run: Run, precision: Precision) -> int:
