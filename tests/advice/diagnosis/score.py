@@ -55,7 +55,15 @@ PHASES = {
     "generation": "generation",
 }
 SHARE = {"share_too_high", "server_share"}
-HOST = {"host_ram", "host_ram_maybe", "host_cache", "host_grows", "prompt_cache"}
+HOST = {
+    "host_ram",
+    "host_ram_maybe",
+    "host_cache",
+    "host_cache_refused",
+    "host_not_pinned",
+    "host_grows",
+    "prompt_cache",
+}
 # By the labels' words for a cause: our causes that mean the same.
 CAUSES = {
     "whole_model_per_rank": {"weights", "start_up"},

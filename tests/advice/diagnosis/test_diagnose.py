@@ -176,3 +176,30 @@ def test_each_phase_of_a_stack_or_of_words_is_one_of_the_ledger() -> None:
 def test_every_tensor_of_a_stack_has_a_cause_or_is_known_to_tell_none() -> None:
     """A row of places.toml without one fails here."""
     assert {row["tensor"] for row in places("tensor")} | {""} == CAUSE_OF_TENSOR.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "words"),
+    [
+        (
+            "ValueError: Not enough host memory available. Requesting 160.00 GB but only have "
+            "98.12 GB free. Please reduce the size of the hierarchical cache.",
+            "host_cache_refused",
+            "a rank asks for 149.01 GiB",
+        ),
+        (
+            "RuntimeError: cudaHostRegister failed (rc=1, invalid argument) for ptr=0x6f6388400000 "
+            "size=531470745600; host buffer is not pinned",
+            "host_not_pinned",
+            "(494.97 GiB)",
+        ),
+    ],
+)
+def test_sglang_says_that_its_cache_does_not_fit_the_host(
+    text: str, cause: str, words: str
+) -> None:
+    """What it refuses itself, and what the driver does not pin (InferenceX#2146)."""
+    found = diagnose(text).cause
+    assert found is not None
+    assert (found.id, found.certainty) == (cause, CERTAIN)
+    assert words in found.sentence
