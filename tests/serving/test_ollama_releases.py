@@ -19,6 +19,7 @@ from gpu_mem_calculator.serving import STARTERS
 from gpu_mem_calculator.serving.llamacpp.engine import placed_layout
 from gpu_mem_calculator.serving.llamacpp.ollama import is_counted
 from gpu_mem_calculator.serving.llamacpp.ollama_graphs import GRAPHS, SHARES, graph_sizes
+from gpu_mem_calculator.serving.llamacpp.ollama_releases import family_of
 from gpu_mem_calculator.serving.llamacpp.options import ollama_release, server_layout
 from gpu_mem_calculator.serving.llamacpp.row import ROW
 from gpu_mem_calculator.tools.read import read
@@ -132,3 +133,24 @@ def test_a_command_and_a_run_file_are_the_same_server(release: str | None) -> No
     assert placed_layout(resolve_inference(read(data).file).run) == placed_layout(
         run_of("llama3.1-8b", release)
     )
+
+
+@pytest.mark.parametrize(("context", "layers"), [(131072, 0), (65536, 37)])
+def test_the_tower_is_counted_until_a_gpu_has_room(context: int, layers: int) -> None:
+    """Mistral Small 3.1 is mistral3 in Ollama's library: a graph that is a share of the cache, and
+    a tower of 0.8 and 8.8 GiB that each GPU must have room for until one has (ollama/ollama#10615).
+    """
+    inference = {"quantization": "q4_k_m", "max_seq_len": context, "n_parallel": 1}
+    data = {
+        "model": {"name": "mistral-small-3.1-24b"},
+        "inference": {"engine": "ollama", "ollama_version": "0.6.8", **inference},
+        "hardware": {"gpu": "4090", "num_gpus": 2, "available_memory_bytes": int(23.3 * GIB)},
+    }
+    layout = placed_layout(resolve_inference(read(data).file).run)
+    assert layout.gpu_layers == layers
+
+
+def test_a_model_that_sees_is_another_architecture() -> None:
+    """The releases of its own engine go by the architecture of the file."""
+    assert family_of(run_of("qwen3-vl-30b-a3b").arch) == "qwen3_vl_moe"
+    assert family_of(run_of("qwen3-30b-a3b").arch) == "qwen3_moe"

@@ -22,6 +22,7 @@ from .cache import indivisible_head
 from .graph_tensors import quantized
 from .layout import CACHE_TYPES
 from .ollama import is_counted
+from .ollama_releases import family_of
 from .options import (
     COMMON_TYPES,
     SLOT_KEYS,
@@ -61,7 +62,7 @@ def problems(run: Run) -> Iterator[str]:
         yield f"{refused}; use b{OLDEST} to b{NEWEST}"
         return
     release = ollama_release(options)
-    if release is not None and not is_counted(run.arch.family, release):
+    if release is not None and not is_counted(family_of(run.arch), release):
         why = "what Ollama counts for their graph is not modelled before 0.30"
         yield f"inference.ollama_version: {run.arch.family} models: {why}; use 0.30 or newer"
         return

@@ -20,7 +20,7 @@ from ...run.releases import Version
 from .cache import layer_bytes
 from .layout import ServerLayout, device_bytes
 from .ollama_graphs import BY_LAYOUT, GRAPHS, SHARES, graph_sizes
-from .ollama_releases import BY_SERVER, own_engine
+from .ollama_releases import BY_SERVER, family_of, own_engine
 
 OWN_LAYOUT: Version = (0, 12, 0)  # those of its own engine are
 TOWER_LAST: Version = (0, 7, 1)  # a vision tower is loaded with the output, before on the first GPU
@@ -70,7 +70,7 @@ def is_counted(family: str, release: Version) -> bool:
 @remembered(32, always=True)
 def placement(layout: ServerLayout, rule: OllamaRule) -> Placement:
     """Where a release before 0.30 puts layers."""
-    own = own_engine(layout.file.arch.family, rule.release)
+    own = own_engine(family_of(layout.file.arch), rule.release)
     if own and rule.release >= OWN_LAYOUT:
         return _measured(layout, rule)
     if rule.release >= BY_LAYOUT:
@@ -103,7 +103,7 @@ def _fits(layout: ServerLayout, rule: OllamaRule, *, over_all: bool) -> bool:
     """Whether a release before 0.10 finds that all layers that are asked for fit, on one GPU or
     `over_all`.
     """
-    blocks = _blocks(layout, own=own_engine(layout.file.arch.family, rule.release))
+    blocks = _blocks(layout, own=own_engine(family_of(layout.file.arch), rule.release))
     most = max(rule.free)
     made = _counted(layout, rule, blocks, rule.free if over_all else (most,))
     return sum(made.layers) >= _asked(layout, rule)
@@ -140,10 +140,9 @@ def _blocks(layout: ServerLayout, *, own: bool) -> _Blocks:
             head = tensor.name.partition(".")[0]
             ends[head] = ends.get(head, 0) + tensor.bytes
     output = ends.get("output_norm", 0) + ends.get("output", ends.get("token_embd", 0))
-    seen = own and arch.family in TOWERS and arch.tower_parameters > 0
-    graph = 0
-    if seen:
-        image, patch, width, heads = TOWERS[arch.family]
+    seen, graph = own and arch.tower_parameters > 0, 0
+    if seen and family_of(arch) in TOWERS:  # the others' is 0 in VisionGraphSize
+        image, patch, width, heads = TOWERS[family_of(arch)]
         graph = 4 * (image**2 * 3 + width * patch + (image // patch) ** 4 * heads)
     return _Blocks(tuple(layers), output, arch.tower_parameters * 2 if seen else 0, graph)
 
@@ -171,12 +170,16 @@ def _counted(
         full = part
     graph, minimum = max(part, full), ON_METAL if rule.metal else MINIMUM
     each = [size + kv for size, kv in zip(blocks.layers, cache, strict=True)]
-    room = [i for i, one in enumerate(free) if one >= graph + minimum + 2 * each[0]]
-    taken = [minimum + each[0] if i in room else 0 for i in range(len(free))]
-    layers, overflow = [0] * len(free), 0
     tower = blocks.tower + blocks.tower_graph
-    if room and rule.release < TOWER_LAST:
-        taken[room[0]] += tower
+    on_first = tower if rule.release < TOWER_LAST else 0
+    room: list[int] = []
+    for i, one in enumerate(free):  # the tower counts until a GPU has been found for it
+        if one >= graph + minimum + 2 * each[0] + (0 if room else on_first):
+            room.append(i)
+    taken = [minimum + each[0] if i in room else 0 for i in range(len(free))]
+    layers, overflow = [0] * len(free), 0 if room else on_first
+    if room:
+        taken[room[0]] += on_first
     order = range(len(each))
 
     def put(size: int, place: int) -> bool:

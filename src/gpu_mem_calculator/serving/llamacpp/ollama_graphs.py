@@ -14,6 +14,7 @@ from ...ledger.words import words
 from ...models.arch.blocks import Attention, LatentAttention, Recurrence, StateSpace
 from ...run.releases import Version
 from .layout import ServerLayout
+from .ollama_releases import family_of
 from .state_space import row_sizes
 
 BY_LAYOUT: Version = (0, 12, 11)  # layers are laid out by size
@@ -99,7 +100,7 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 
 def graph_sizes(layout: ServerLayout, release: Version) -> tuple[tuple[int, ...], int, int]:
     """Bytes of each layer's cache, and of a graph where some and where all layers are on GPUs."""
-    sizes, family = _sizes(layout, release), layout.file.arch.family
+    sizes, family = _sizes(layout, release), family_of(layout.file.arch)
     cache = _cache_sizes(layout, sizes)
     formula = None if family in SHARES else GRAPHS[family]
     since = max(SINCE.get(formula or "", FIRST), FAMILIES_SINCE.get(family, FIRST))

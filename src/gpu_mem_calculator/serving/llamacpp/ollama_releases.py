@@ -83,6 +83,13 @@ OWN_ENGINE: dict[str, Version] = {
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), (0, 17, 1)),
     **dict.fromkeys(("gemma4", "gemma4_text"), (0, 20, 0)),
 }
+# What a family is called where the model sees images: another architecture in Ollama's files.
+WITH_TOWER = {
+    "mistral": "mistral3",
+    "qwen2": "qwen2_5_vl",
+    "qwen3": "qwen3_vl",
+    "qwen3_moe": "qwen3_vl_moe",
+}
 NOT_OWN = {("qwen3", (0, 12, 5))}  # taken out for one release
 # Families of its own engine that have flash attention by default, and since when.
 WITH_FLASH: dict[str, Version] = {
@@ -129,6 +136,11 @@ def llama_build(release: Version) -> int:
     return BUILDS[max(place - 1, 0)][1]
 
 
+def family_of(arch: Arch) -> str:
+    """The family of a model's file in Ollama's library."""
+    return WITH_TOWER.get(arch.family, arch.family) if arch.tower_parameters else arch.family
+
+
 def own_engine(family: str, release: Version) -> bool:
     """Whether Ollama's own engine runs a family."""
     since = OWN_ENGINE.get(family, BY_SERVER)
@@ -137,9 +149,9 @@ def own_engine(family: str, release: Version) -> bool:
 
 def flash_is_automatic(arch: Arch, release: Version) -> bool:
     """Whether flash attention is on where there is a kernel and nobody says it."""
-    if release >= BY_SERVER or (release >= FLASH_AUTO and not own_engine(arch.family, release)):
+    if release >= BY_SERVER or (release >= FLASH_AUTO and not own_engine(family_of(arch), release)):
         return True
-    return release >= WITH_FLASH.get(arch.family, BY_SERVER) and allows_flash(arch, release)
+    return release >= WITH_FLASH.get(family_of(arch), BY_SERVER) and allows_flash(arch, release)
 
 
 def allows_flash(arch: Arch, release: Version) -> bool:

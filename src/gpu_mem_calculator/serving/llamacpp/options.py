@@ -27,6 +27,7 @@ from .ollama_releases import (
     default_batch,
     default_context,
     default_slots,
+    family_of,
     flash_is_automatic,
     llama_build,
     own_engine,
@@ -162,7 +163,7 @@ def server_layout(run: Run) -> ServerLayout:
     options, arch, gpus = run.options, run.arch, int(run.mesh.pp)
     release = ollama_release(options)
     build = min(build_of(options) or NEWEST, NEWEST)
-    own = release is not None and own_engine(arch.family, release)
+    own = release is not None and own_engine(family_of(arch), release)
     count = _slots(options)
     if count is None and release is not None:
         count = 1  # `OllamaRule` has those that it tries
