@@ -87,7 +87,10 @@ def test_ppo_has_its_own_gpus() -> None:
     words = ("--actor.model_name_or_path", "gpt2", "--actor.num_gpus_per_node", "2")
     reading = _read("ppo_ray", *words, "--train.colocate_all")
     assert reading.run["hardware"]["num_gpus"] == 2
-    assert any("vLLM takes 0.95" in limit.why for limit in reading.limits)
+    (limit,) = (one for one in reading.limits if "vLLM takes 0.95" in one.why)
+    assert "host RAM" not in limit.why
+    asleep = _read("ppo_ray", *words, "--train.colocate_all", "--vllm.enable_sleep")
+    assert any("each engine pins its weights in host RAM" in one.why for one in asleep.limits)
 
 
 def test_what_is_wrong_is_a_sentence() -> None:

@@ -184,6 +184,9 @@ def _name_limits(reading: Reading, kind: str, values: Values) -> None:
     if values["train.colocate_all"]:
         share = values["vllm.gpu_memory_utilization"]
         why = f"vLLM takes {share:g} of the card while it generates, beside the actor"
+        if values["vllm.enable_sleep"]:  # trainer/ray/vllm_engine.py: at level 1
+            why += "; asleep, each engine pins its weights in host RAM, in up to twice their size"
+            why += ", which the node's figure leaves out"
         reading.limit("--train.colocate_all", why, "more")
         if values["algo.advantage.estimator"] == GAE:
             why = "the critic on the same GPUs is not modelled"
