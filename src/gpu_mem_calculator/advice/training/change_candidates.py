@@ -15,7 +15,7 @@ from ...pytorch.modelling.huggingface.liger import LIGER
 from ...run.engine_row import REPLICATE
 from ...run.recompute import FULL, NONE, SELECTIVE
 from ...run.rollout import TRANSFORMERS, VLLM
-from ...run.run import Run
+from ...run.run import FULL_DICT_ON_GPUS, SHARDED, Run
 from ...runfile.keys.recipes import DEFAULT_RANK, TITLES, recipe_settings
 from ...runfile.resolve.resolve_training import AXES
 from ...runfile.resolve.training_defaults import card_dtype
@@ -68,6 +68,7 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
     if run.implementation != FUSED and FUSED in optimizer.implementations and optimizer.foreach:
         setting = f"training.optimizer_implementation={FUSED}"
         yield Candidate(f"fused {optimizer.title}", (setting,))
+    yield from _checkpoint_savings(run)
     yield from rollout_savings(run)
     yield from _smaller_losses(estimate)
     yield from _sharding(estimate)
@@ -86,6 +87,12 @@ def savings(estimate: Estimate) -> Iterator[Candidate]:
         yield Candidate(title, (setting,), "8-bit states", 2)
     yield from _model_parallel(estimate)
     yield from _turned(estimate, MOVES)
+
+
+def _checkpoint_savings(run: Run) -> Iterator[Candidate]:
+    """Shards in the place of a whole state dict on each GPU."""
+    if run.saving == FULL_DICT_ON_GPUS:
+        yield Candidate("sharded checkpoints", (f"training.saving={SHARDED}",), "to be merged")
 
 
 def _turned(estimate: Estimate, kind: str) -> Iterator[Candidate]:

@@ -123,6 +123,8 @@ def saving_optimizer(
     where it gathers the model; None where they are saved with it. Of adapters, whose tensors are
     small, malloc keeps what was saved before.
     """
+    if row.megatron:
+        return None
     rest, bits = resting_bytes(ledger), _unit_bits(run, precision)
     ranks, first, source = 0, 0, TENSORS
     disk = state_total(run, bits)

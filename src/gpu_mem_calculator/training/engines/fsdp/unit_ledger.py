@@ -22,11 +22,13 @@ from ....ledger.num import EMPTY, larger, sized
 from ....ledger.source import code
 from ....pytorch.modelling.huggingface.setting import BlockSetting
 from ....run.run import FULL_DICT, FULL_DICT_ON_GPUS, Precision, Run
+from ...optimizers import OPTIMIZERS, state_bytes
 from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.between_steps import with_ema, with_saving
 from ...step.block_events import BlockRun, block_runs
 from ...step.layer_groups import LayerGroups, layer_groups
+from ...step.weights import trained_total
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
 from .cache import MakeEntries
@@ -43,16 +45,17 @@ def with_full_state_dict(run: Run, plan: Any, ledger: Ledger) -> Ledger:
         return ledger
     bits = PRECISIONS[run.precision][0]
     model = sized(run.scaled(run.arch.num_parameters), bits)
+    states = state_bytes(OPTIMIZERS[run.optimizer], trained_total(run), bits)  # after the model
     copies = 2 if run.ema else 1  # the average is gathered, too, and stays until all is written
     if option(run, "fsdp_version") == 1:
         largest = reduce(larger, (unit.flat for _, unit in plan.kinds), plan.root.flat)
         if run.saving == FULL_DICT_ON_GPUS:
-            return with_saving(run, ledger, model + largest, EMPTY, UNIT_CODE)
+            return with_saving(run, ledger, larger(model + largest, states), EMPTY, UNIT_CODE)
         return with_saving(run, ledger, largest, model * copies + plan.root.flat, UNIT_CODE)
     whole = sized(run.scaled(run.arch.largest_weight), bits)
     twice = sized(run.arch.embedding[0].numel, bits) if run.arch.tied else EMPTY
     if run.saving == FULL_DICT_ON_GPUS:
-        return with_saving(run, ledger, model + twice, EMPTY, PARAMETER_CODE)
+        return with_saving(run, ledger, larger(model + twice, states), EMPTY, PARAMETER_CODE)
     return with_saving(run, ledger, whole, model * copies + twice, PARAMETER_CODE)
 
 
