@@ -258,3 +258,10 @@ def test_names_of_ollama_and_of_gguf_files(
 def test_a_name_that_only_looks_like_ollamas_is_refused(command: Command) -> None:
     """As a model that is not known."""
     assert "is neither a preset nor a file" in command("infer", "what:ever", *H100).err
+
+
+def test_cards_of_unlike_size_are_refused_in_one_sentence(command: Command) -> None:
+    """By name and by memory."""
+    start = ("infer", "llama3-8b", "--engine", "ollama")
+    assert "a run has one kind; use the smallest, 24" in command(*start, "--gpu-mem", "48,24").err
+    assert "a run has one kind; use the smallest" in command(*start, "--gpu", "a6000,3090").err

@@ -76,6 +76,11 @@ def positive(text: str) -> float:
 
 def memory(text: str) -> float:
     """The memory of a GPU in GB; the unit may be written."""
+    several = re.split(r"[,;+/&]", text)
+    if len(several) > 1:
+        least = min(memory(one) for one in several)
+        why = "names several cards, and a run has one kind"
+        raise ArgumentTypeError(f"{text!r} {why}; use the smallest, {least:g}")
     return positive(re.sub(r"(?<=[0-9])\s*(gb|gib|g)$", "", text.strip(), flags=re.IGNORECASE))
 
 
