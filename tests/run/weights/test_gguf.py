@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_mem_calculator import catalog
 from gpu_mem_calculator.models.arch.arch import Arch
 from gpu_mem_calculator.run.weights import ggml_types, gguf, gguf_types
 from tests.serving.every_family import NAMES, family
 from tests.serving.vllm_runs import arch
 
+# Their experts read a projection of the hidden state, which is refused (llamacpp/checks.py).
+REFUSED = ("nemotron-3-super-120b-a12b", "nemotron-3-ultra-550b-a55b")
 # Bits per weight of Llama-3.1-8B, llama.cpp b10586 tools/quantize/README.md.
 README = {
     "IQ1_S": 2.0042,
@@ -122,6 +125,16 @@ def test_no_parameter_is_lost_or_stored_twice(name: str) -> None:
     steering = sum(b.shape[0] for b in model.buffers if b.name.endswith("e_score_correction_bias"))
     elements = sum(one.elements for one in gguf.tensors(model, "Q4_K_M"))
     assert elements == model.num_parameters + steering
+
+
+@pytest.mark.parametrize("name", catalog.names("index"))
+def test_no_preset_is_left_in_32_bits(name: str) -> None:
+    """Norms, routers and biases stay F32: never more than 3 % of a model's parameters."""
+    model = arch(name)
+    if gguf.problem(model) or name in REFUSED:
+        return
+    kept = sum(one.elements for one in gguf.tensors(model, "Q4_K_M") if one.kind == "F32")
+    assert kept < 0.03 * model.num_parameters
 
 
 def test_names_of_file_types_are_read_in_any_case() -> None:

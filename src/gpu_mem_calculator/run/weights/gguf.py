@@ -196,19 +196,26 @@ def _feed_forward_tensors(mlp: Mlp, suffix: str = "") -> Iterator[UntypedTensor]
     yield from _linear_tensors(f"ffn_down{suffix}", mlp.output, "ffn_down")
 
 
+# DBRX's matrices of all experts have two dimensions (convert_hf_to_gguf.py DbrxModel).
+DBRX_EXPERTS = {"w1": ("ffn_gate",), "v1": ("ffn_up",), "w2": ("ffn_down",)}
+
+
 def _expert_tensors(moe: Moe) -> Iterator[UntypedTensor]:
     """One tensor for each matrix of all experts, gate and up separate; the router stays F32."""
     for weight in moe.router:
         yield UntypedTensor(f"ffn_gate_inp.{weight.name.rpartition('.')[2]}", weight.numel)
     for weight in moe.experts:
-        sizes, down = dict(weight.dims), "down" in weight.name
+        sizes, short = dict(weight.dims), weight.name.rpartition(".")[2]
+        down = "down" in short or short == "w2"
         halves = ("ffn_down",) if down else ("ffn_gate", "ffn_up") if moe.gated else ("ffn_up",)
+        halves = DBRX_EXPERTS.get(short, halves)
         each = weight.numel // len(halves)
         for name in halves:
-            if len(sizes) == 2:
+            if "expert" in sizes and len(sizes) == 2:
                 yield UntypedTensor(f"{name}_exps.bias", each)
             else:
-                row = sizes["expert_ffn"] if down else sizes["embed"]
+                experts = 1 if "expert" in sizes else moe.num_experts
+                row = sizes["expert_ffn"] // experts if down else sizes["embed"]
                 yield UntypedTensor(f"{name}_exps.weight", each, row, name, cube=True)
     if moe.shared is not None:
         yield from _feed_forward_tensors(moe.shared, "_shexp")
