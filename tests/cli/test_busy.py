@@ -153,3 +153,26 @@ def test_two_runs_share_the_memory_of_their_node(command: Command, tmp_path: Pat
         if size == 90:
             assert "host RAM:" in answer.out
     assert codes == [1, 0]
+
+
+def test_cards_of_two_kinds_are_named(command: Command, tmp_path: Path) -> None:
+    """Each counts as the smallest; what would not start so is open where layers are divided."""
+    path = tmp_path / "smi.csv"
+    cards = (("0, GPU-a, NVIDIA RTX A6000", 49140), ("1, GPU-b, NVIDIA GeForce RTX 3090", 24576))
+    rows = [f"{name}, {size} MiB, 500 MiB, 4 MiB, {size - 504} MiB" for name, size in cards]
+    path.write_text("\n".join([HEAD, *rows]))
+    llama = ("llama-server", "-m", "Llama-3.3-70B-Instruct-Q4_K_M.gguf", "-ngl", "99", "-c")
+    for words, code in (
+        ((*SERVES, "--tensor-parallel-size", "2"), 0),
+        ((*llama, "8192"), 0),  # both are used, though nobody names a number
+        ((*llama, "65536"), 3),
+    ):
+        answer = command("check", "--nvidia-smi", path, *words)
+        said = " ".join(answer.out.split())
+        assert answer.code == code, said
+        assert "the 2 cards are of 2 kinds (rtx-a6000, rtx-3090); each is counted as the" in said
+        assert "on 2 × NVIDIA GeForce RTX 3090" in said
+    refused = command("infer", "qwen2.5-7b", "--gpus", "2", "--nvidia-smi", path)
+    assert refused.code == 2
+    assert "name the one to count with --gpu" in refused.err
+    assert command("infer", "qwen2.5-7b", "--gpu", "3090", "--nvidia-smi", path).code == 0

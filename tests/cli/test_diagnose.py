@@ -105,3 +105,14 @@ def test_no_share_is_offered_that_cannot_hold_the_weights(
     out = capsys.readouterr().out
     assert "nvidia-smi" in out
     assert "utilization 0.0" not in out
+
+
+def test_a_command_that_cannot_be_read_is_no_reason_to_say_nothing(
+    log: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text is answered, and what was not read is said."""
+    served = ("vllm", "serve", "Qwen/Qwen2.5-7B", "--no-such-option")
+    assert main(["diagnose", log, "--", *served]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "2.32 GiB was asked for" in words
+    assert "the command was not read, and the answer is by the text alone" in words

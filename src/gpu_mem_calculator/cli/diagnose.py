@@ -11,6 +11,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..runfile.text.errors import InputError
 from .output import show_answer
 from .words import COMMAND
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ..tools.read import Asked
 
 FOUND, UNKNOWN = 0, 3
+UNREAD = "the command was not read, and the answer is by the text alone"
 
 
 def separated(words: Sequence[str]) -> list[str]:
@@ -42,7 +45,15 @@ def run(args: argparse.Namespace) -> int:
     if not text.strip():
         names = " and ".join("standard input" if one == "-" else one for one in files)
         raise InputError(f"{names} is empty; give a log, or an error with the lines around it")
-    found = diagnose(text, _run(args))
+    notes: tuple[str, ...] = ()
+    try:
+        asked = _run(args)
+    except InputError as error:
+        if not args.launch or args.config:
+            raise
+        asked, notes = None, tuple(f"{UNREAD}: {one}" for one in error.problems)
+    found = diagnose(text, asked)
+    found = replace(found, notes=(*found.notes, *notes))
     show_answer(args, lambda: diagnosis_data(found), diagnosis_lines(found))
     return FOUND if found.cause is not None else UNKNOWN
 

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..estimates.busy import BusyCards
+from ..estimates.busy import BusyCards, unlike_words
 from ..ledger.units import GIB
 from ..runfile.resolve.hardware import UNIFIED
 from ..runfile.text.errors import InputError
@@ -86,9 +86,11 @@ def take_pasted(args: argparse.Namespace) -> None:
     given = vars(args)
     gpu, counts = ("gpu", ("gpus",)) if "gpu" in given else ("hardware.gpu", COUNTS)
     count = given.get(counts[0]) or prod(given.get(name) or 1 for name in counts[1:])
-    section = card_section(busy.used((), count))
+    section, unlike = card_section(busy.used((), count)), unlike_words(busy.used((), count))
     if given[gpu] or given.get("hardware.gpu_memory_gb") or given.get("gpu_mem"):
         section = {}
+    elif unlike:
+        raise InputError(f"{PASTED} {args.nvidia_smi}: {unlike}; name the one to count with --gpu")
     elif "gpu" in section:
         setattr(args, gpu, section.pop("gpu"))
     section["used_memory_bytes"] = busy.held((), count)

@@ -47,6 +47,14 @@ class BusyCards(Struct, frozen=True):
         return tuple(idle[:count]) if len(idle) >= count else ()
 
 
+def unlike_words(cards: Sequence[SmiCard]) -> str:
+    """`the 2 cards are of 2 kinds (rtx-a6000, rtx-3090)`; "" where all are alike."""
+    kinds = {(one.row["name"] if one.row else one.name or one.total): one for one in cards}
+    if len(kinds) < 2:
+        return ""
+    return f"the {len(cards)} cards are of {len(kinds)} kinds ({', '.join(map(str, kinds))})"
+
+
 def busy_lines(cards: Sequence[SmiCard]) -> Iterator[str]:
     """`GPU 0: 21.3 of 79.2 GiB are held: 20.9 by python (1234), 0.4 by what is not listed`."""
     for card in cards:

@@ -15,13 +15,14 @@ from ..runfile.config import GPUConfig
 from ..runfile.read import with_settings
 from ..runfile.resolve.hardware import find_hardware
 from ..runfile.text.errors import InputError
+from ..serving import server_row, spellings
 from ..tools.read import Asked, Door, read_all
 from ..tools.reading.command import VISIBLE
 from ..tools.reading.node_memory import NODE_KEYS, least_section
 from ..tools.reading.reading import RUN_FILE, Reading
 from ..tools.reading.tools import CARD_KEYS, UnknownToolError
 from ..tools.translation.tools import TOOLS
-from .busy import BusyCards, busy_data, busy_lines
+from .busy import BusyCards, busy_data, busy_lines, unlike_words
 from .calculator import Estimate, full_estimate, verdict, with_other_cards
 from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE
 from .memory_result import with_limits
@@ -80,6 +81,10 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
         own = (reading.run.get("hardware") or {}).keys() & CARD_KEYS
         return not (own or reading.card or self.hardware.keys() & CARD_KEYS)
 
+    def sees_cards(self, reading: Reading) -> bool:
+        """Whether the cards of `busy` are those that a command would use."""
+        return bool(self.busy.cards) and (self.pasted or self.is_here(reading))
+
     def _known(self) -> KnownReleases | None:
         """The releases that are named or were found."""
         if self.named is None:
@@ -115,9 +120,11 @@ class Checked(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> list[str]:
-        """Who holds what of its cards, a sentence each."""
-        found = list(busy_lines(self.cards))
-        if not found or not self.would_fit:
+        """What kinds its cards are of, and who holds what of them, a sentence each."""
+        unlike = unlike_words(self.cards)
+        kinds = [f"{unlike}; each is counted as the smallest"] if unlike else []
+        found = [*kinds, *busy_lines(self.cards)]
+        if not self.would_fit:
             return found
         named = f"; use {VISIBLE}={','.join(self.free)}" if self.free else ""
         return [*found, f"it would fit on cards that nobody uses{named}"]
@@ -198,14 +205,19 @@ def _beside_others(
     How many it uses is known when it is resolved; of them the one with least free counts.
     """
     estimate = full_estimate(Asked(run=data, notes=notes))
-    if not (question.pasted or question.is_here(reading)):
+    if not question.sees_cards(reading):
         return with_other_cards(estimate), data, []
     count = estimate.resolved.hardware.gpus_per_node
     held = question.busy.held(reading.devices, count)
+    cards = question.busy.used(reading.devices, count)
     if held:
         data = {**data, "hardware": {USED: held, **data["hardware"]}}
         estimate = full_estimate(Asked(run=data, notes=notes))
-    return with_other_cards(estimate), data, question.busy.used(reading.devices, count)
+    unlike, serving = unlike_words(cards), estimate.result.serving
+    if unlike and serving is not None and serving.layers is not None:  # larger ones have more
+        result = with_limits(estimate.result, [Limit(key="unlike cards", why=unlike, could="less")])
+        estimate = replace(estimate, result=result)
+    return with_other_cards(estimate), data, cards
 
 
 def _fits_alone(run: Mapping[str, Any]) -> bool:
@@ -222,10 +234,14 @@ def _settled(reading: Reading, settings: Sequence[str]) -> Reading:
 
 def _of_run(reading: Reading, question: CheckQuestion) -> dict[str, Any]:
     """The hardware section of a run: the card of the options, else the one that the command or its
-    file names, else this machine's.
+    file names, else this machine's. A server that gives each GPU some layers uses all it sees.
     """
     given, machine = question.hardware, question.machine
     own = dict(reading.run.get("hardware") or {})
+    name = spellings().get((reading.run.get("inference") or {}).get("engine"))
+    if name and server_row(name).splits_by_layer and question.sees_cards(reading):
+        seen = question.busy.used(reading.devices, len(question.busy.cards))
+        own.setdefault("num_gpus", len(seen))
     if given.keys() & CARD_KEYS:
         own = {key: value for key, value in own.items() if key not in CARD_KEYS}
     here = machine if question.is_here(reading) else {}
