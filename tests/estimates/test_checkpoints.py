@@ -252,3 +252,31 @@ def test_each_engine_has_a_life(name: str) -> None:
     found = phases({"type": name})
     assert STEADY in found
     assert (SAVING in found or SAVING_OPTIMIZER in found) == (name != "megatron_deepspeed")
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"type": "deepspeed", "zero_stage": 3},
+        {"type": "deepspeed", "zero_stage": 1},
+        {"type": "fsdp"},
+        {"type": "megatron_lm"},
+    ],
+    ids=str,
+)
+def test_no_run_fits_that_takes_more_to_resume(engine: dict[str, Any]) -> None:
+    """The phase, the ledger and the verdict have one figure, also where the stream has none."""
+    run = {
+        "model": {"name": "gpt2-xl"},
+        "training": {"seq_len": 32, "batch_size": 1, "resuming": "as_tool"},
+        "engine": engine,
+        "hardware": {"gpu": "h200", "num_gpus": 1},
+    }
+    found = full_estimate(run).result
+    (resuming,) = [one for one in found.phases if one.name == "resuming"]
+    assert resuming.asked
+    least = resuming.gpu_bytes + found.outside_torch_bytes
+    hardware = {"gpu": "h200", "num_gpus": 1, "gpu_memory_bytes": least - 2**20}
+    short = full_estimate({**run, "hardware": hardware}).result
+    assert short.verdict == SHORT
+    assert short.headroom_bytes < 0

@@ -238,7 +238,7 @@ def _of_run(reading: Reading, question: CheckQuestion) -> dict[str, Any]:
     """
     given, machine = question.hardware, question.machine
     own = dict(reading.run.get("hardware") or {})
-    name = spellings().get((reading.run.get("inference") or {}).get("engine"))
+    name = spellings().get((reading.run.get("inference") or {}).get("engine", ""))
     if name and server_row(name).splits_by_layer and question.sees_cards(reading):
         seen = question.busy.used(reading.devices, len(question.busy.cards))
         own.setdefault("num_gpus", len(seen))

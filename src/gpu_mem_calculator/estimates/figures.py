@@ -49,7 +49,7 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def needs(self) -> int | None:
         """The least bytes that torch must be able to take; None without a replay."""
-        return None if self.replayed is None else self.replayed.needs_bytes
+        return None if self.replayed is None else max(self.replayed.needs_bytes, self._resumed)
 
     @property
     def margin(self) -> int | None:
@@ -74,9 +74,18 @@ class Figures(Struct, frozen=True, kw_only=True, dict=True):
         if self.drawn is not None:
             return self.drawn.verdict
         if self.replayed is not None:
-            return replay_verdict(self.replayed, self.cap)
+            if self._resumed > self.cap:
+                return SHORT
+            word = replay_verdict(self.replayed, self.cap)
+            tight = self._resumed and self._resumed + self.replayed.margin_bytes > self.cap
+            return UNSURE if word == FITS and tight else word
         highest = max(self.allocated, *self.starts, 0) + self.outside
         return clear_verdict(self.card, highest, self.resolved.hardware.memory_bytes)
+
+    @property
+    def _resumed(self) -> int:
+        """What loading a checkpoint takes: streams of some engines begin after it."""
+        return max(self.starts, default=0) if self.resolved.run.resuming else 0
 
     @property
     def headroom(self) -> int:

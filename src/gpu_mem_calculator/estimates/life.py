@@ -23,7 +23,7 @@ from ..run.phases import (
 from ..training.engines import engine_row
 from ..training.life.loading import GENERATION_BYTES, loading, package_bytes, starting, worker_bytes
 from ..training.life.merging import merging
-from ..training.life.resuming import resuming
+from ..training.life.resuming import RESUMES, resuming
 from ..training.life.saving import saving, saving_optimizer
 from ..training.step.between_steps import resting
 from ..training.step.stream import BETWEEN as MARKS
@@ -171,5 +171,7 @@ def _checkpoints(figures: Figures) -> Iterator[LifePhase]:
         precision, ledger = row.precision(run), figures.ledgers[figures.busiest]
         states = saving_optimizer(run, row, precision, ledger)
         resumed = resuming(run, row, precision, ledger)
+        if resumed is not None and RESUMES in ledger.instants:  # which has the states once already
+            resumed = replace(resumed, gpu_bytes=int(ledger.at(RESUMES)))
         yield from filter(None, (saving(run, row, precision, ledger), states, resumed))
         yield from merging(run, precision, ledger)
