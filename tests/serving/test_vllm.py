@@ -93,6 +93,15 @@ def test_too_little_is_free_to_start() -> None:
     assert served(free=60, engine_version="0.11.0", gpu_memory_utilization=0.73).problem == ""
 
 
+def test_no_share_is_advised_that_does_not_hold_the_server() -> None:
+    """Of 7.34 GiB free on an H200 (vllm-project/vllm#23192) none does: the card has to be freed."""
+    memory = served("qwen3-32b", gpu="h200", free=7.34, engine_version="0.11.0")
+    assert "No share holds the" in memory.problem
+    assert memory.problem.endswith("End what else runs on the card.")
+    alone = served("qwen3-32b", gpu="rtx-4090", free=7.34, engine_version="0.11.0")
+    assert alone.problem.endswith("Use a GPU with more memory.")
+
+
 def test_a_context_that_the_pool_cannot_hold() -> None:
     """Qwen3-32B on one H100: 16,000 tokens fit, 32,000 do not, and the longest is named."""
     fits = served("qwen3-32b", engine_version="0.11.0", max_seq_len=16000)

@@ -35,6 +35,10 @@ def test_each_form_reads_its_example(row: dict[str, Any]) -> None:
         ("| card | cache |\n|---|--:|\n| A | 3 GiB |", {"cache_bytes": 3 * GIB}),
         ("vllm 0.8.5, at 10:31:02, line 14 of main.py:120", {}),
         ("it took 12 minutes and 3 tries", {}),
+        ("number of parameters: 108.24M", {"parameters": 108_240_000}),
+        ("params 400K, memory 12M", {"params": 400_000, "memory_bytes": 12 * 2**20}),
+        ("a model of 1.5M-parameter", {"parameters": 1_500_000}),
+        ("parameters take 30 GB", {"take_bytes": 30 * GIB}),
     ],
 )
 def test_a_number_is_read_with_what_it_is_of(text: str, figures: dict[str, float]) -> None:

@@ -15,7 +15,15 @@ from .crash import Crash, told
 from .diagnosis import Cause
 from .sizes import Explained
 
-KEYS = {"sentence", "remedies", "ask", "phase", "certain", "likely"}  # of a row; others are texts
+KEYS = {
+    "sentence",
+    "remedies",
+    "of_vendor",
+    "ask",
+    "phase",
+    "certain",
+    "likely",
+}  # of a row; others are texts
 SHARE = "0.8"  # the share of the card to ask for where other processes are on it
 
 

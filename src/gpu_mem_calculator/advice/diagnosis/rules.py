@@ -33,7 +33,19 @@ from .places import (
     SYNC,
 )
 from .sizes import LEDGER, Explained
-from .symptoms import FIRST_STEPS, FULL, host, of_model, refused, said, static, steps
+from .symptoms import (
+    FIRST_STEPS,
+    FULL,
+    NO_ROOM,
+    host,
+    of_model,
+    of_vendor,
+    refused,
+    said,
+    static,
+    steps,
+    with_room,
+)
 
 HELD = (
     0.5  # of a card in nvidia-smi's table, from which on a run that starts there finds too little
@@ -71,7 +83,8 @@ def causes(crash: Crash) -> list[Cause]:
     order = list(rows())
     found.sort(key=lambda one: (CERTAINTIES.index(one.certainty), order.index(one.id)))
     first: dict[str, Cause] = {}
-    for one in found:
+    for each in found:
+        one = of_vendor(with_room(each, crash), crash)
         first.setdefault(one.id, one)
     if len(first) > 1 and first.get(FULL) and first[FULL].certainty == POSSIBLE:
         del first[FULL]  # the others say why
@@ -110,8 +123,7 @@ def _server(crash: Crash) -> Iterator[Cause]:
     for line in crash.log.of("too_little_free")[:1]:
         free, total = line.bytes_of("free") or 0, line.bytes_of("total") or 1
         short = (line.bytes_of("wanted") or 0) - free
-        serving = crash.estimate and crash.estimate.result.serving
-        least = serving.weights_bytes if serving else total * LEAST_SHARE
+        least = _least(crash) or total * LEAST_SHARE
         share = f"{int(100 * free / total) / 100:.2f}" if free > least else ""
         name = "share_too_high" if short < LITTLE else "card_taken"
         words = {"share": share, "others": told(total - free)}
@@ -124,6 +136,15 @@ def _server(crash: Crash) -> Iterator[Cause]:
             yield line_cause("cpu_layers", LIKELY, line)
             break
     yield from _buffer(crash)
+
+
+def _least(crash: Crash) -> float:
+    """What a server takes with a cache for one sequence; 0 where it is not known."""
+    serving = None if crash.estimate is None else crash.estimate.result.serving
+    if serving is None:
+        return 0
+    own = serving.weights_bytes + serving.activation_bytes + serving.non_torch_bytes
+    return own + serving.kv_pool_bytes / max(serving.max_concurrency, 1)
 
 
 def _buffer(crash: Crash) -> Iterator[Cause]:
@@ -149,14 +170,14 @@ def _no_room(crash: Crash) -> Iterator[Cause]:
     for line in crash.log.of("profiled"):
         if (line.bytes_of("non_torch") or 0) >= OUTSIDE:
             figures = {"figures": ", which the profiling pass counts as the server's"}
-            found = line_cause("card_taken", LIKELY, line, share=SHARE, **figures)
+            found = line_cause("card_taken", LIKELY, line, share="", **figures)
             yield replace(found, phase=STARTING)
             break
     for line in crash.log.of("kv_pool", "profiled"):
         pool = line.bytes_of("kv_pool")
         if pool is not None and pool <= 0:
             known = crash.log.of("weights_loaded") or line.bytes_of("weights")
-            yield line_cause("no_room_for_cache", CERTAIN if known else LIKELY, line)
+            yield line_cause(NO_ROOM, CERTAIN if known else LIKELY, line)
             return
 
 
@@ -300,7 +321,7 @@ BY_PHASE = {
     SYNC: "weight_sync",
     GRAPHS: "graphs",
     PROFILING: "trial_run",
-    CACHE: "no_room_for_cache",
+    CACHE: NO_ROOM,
     "generation": "generation",
     LOADING: "weights",
     STARTING: "start_up",

@@ -1,5 +1,6 @@
 """Causes of which no stack and no server's line tells: by figures that do not go together, by
-memory step after step, by the run's estimate, and by what people say of it.
+memory step after step, by the run's estimate, and by what people say of it; and what the estimate
+and the card's vendor change of a cause.
 """
 
 from __future__ import annotations
@@ -10,14 +11,28 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from ...estimates.calculator import full_estimate
+from ...estimates.fit_verdict import FITS
 from ...ledger.units import GIB
+from ...run.cuda.runtimes import VENDORS
+from ...runfile.inference_config import ServingResult
+from ...runfile.read import with_settings
+from ...runfile.text.errors import InputError
+from ...serving import server_row
 from ...tools.logs.figure import Figure
 from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
 from .crash import Crash, told
-from .diagnosis import LIKELY, POSSIBLE, Cause
+from .diagnosis import CERTAIN, LIKELY, POSSIBLE, Cause
 from .places import FORWARD, said_rows
 
-FULL = "card_full"
+FULL, NO_ROOM = "card_full", "no_room_for_cache"
+USED = "used_memory_bytes"  # what others hold, of a run file's hardware
+# Words of a text that say whose a machine is on which card and host share the memory.
+WORDS_OF = {
+    "nvidia": re.compile(r"\bGB10\b|(?i:DGX.Spark|\bJetson\b)|\bNVRM\b|\bNV_ERR_"),
+    "amd": re.compile(r"(?i)HIP out of memory|Strix Halo|Ryzen AI|\bgfx1\d{3}|\bamdgpu\b|\bROCm\b"),
+    "apple": re.compile(r"kIOGPU|ggml_metal|\bApple M\d|\bMacBook|\bMac (?:Studio|mini|Pro)\b"),
+}
 FIRST_STEPS = 2  # steps after which a run has had every tensor once, but for other lengths
 # A server's share of the card, in its command, its code or its log.
 SHARES = re.compile(
@@ -134,3 +149,60 @@ def static(crash: Crash) -> Iterator[Cause]:
         yield made_cause(FULL, LIKELY, figures=words)
     else:
         yield made_cause("activations", LIKELY, size=size_words(crash, None), evidence=words[2:])
+
+
+def of_vendor(cause: Cause, crash: Crash) -> Cause:
+    """A cause with what helps on a card of that vendor; of one that is not known, nothing more."""
+    own = rows()[cause.id].get("of_vendor")
+    vendor = _vendor(crash) if own else ""
+    return replace(cause, advice=(*own[vendor], *cause.advice)) if own and vendor in own else cause
+
+
+def _vendor(crash: Crash) -> str:
+    """Of the run's card, where it shares its memory with the host; else the only one that the text
+    names.
+    """
+    hardware = None if crash.estimate is None else crash.estimate.resolved.hardware
+    if hardware is not None and hardware.shared is not None:
+        return next(name for name, one in VENDORS.items() if one == hardware.runtime)
+    named = [vendor for vendor, words in WORDS_OF.items() if words.search(crash.text)]
+    return named[0] if len(named) == 1 else ""
+
+
+def with_room(cause: Cause, crash: Crash) -> Cause:
+    """The cause of a cache without memory, where the estimate has enough of it for a sequence: what
+    others hold, if the server counts that in its share; else the run was another.
+    """
+    estimate = crash.estimate
+    if cause.id != NO_ROOM or cause.certainty == CERTAIN or estimate is None:
+        return cause
+    result, resolved = estimate.result, estimate.resolved
+    if result.serving is None or result.verdict != FITS or result.serving.max_concurrency < 1:
+        return cause
+    release = resolved.run.options.get("engine_version")
+    known = not release or any(one.release == release for one in result.versions.values())
+    card = "" if resolved.hardware.named else f"an {resolved.hardware.title}"
+    assumed = " and ".join(filter(None, (card, "" if known else "its release")))
+    found = made_cause(
+        "share_with_others" if _counts_others(crash, result.serving) else "other_set_up",
+        cause.certainty,
+        phase=cause.phase,
+        server=f"{server_row(resolved.engine.name).title} {release or ''}".rstrip(),
+        room=told(result.serving.kv_pool_bytes),
+        figures=f", with {assumed} assumed" if assumed else "",
+    )
+    return replace(found, evidence=cause.evidence)
+
+
+def _counts_others(crash: Crash, serving: ServingResult) -> bool:
+    """Whether others that hold as much as the cache has leave a server none, and fit beside it."""
+    assert crash.asked is not None
+    run = crash.asked.run
+    held = (run.get("hardware") or {}).get(USED) or 0
+    setting = f"hardware.{USED}={held + serving.kv_pool_bytes}"
+    try:
+        asked = replace(crash.asked, run=with_settings(run, [setting]))
+        beside = full_estimate(asked, replay=False)
+    except InputError:
+        return False
+    return any(one.others_bytes for one in beside.served)

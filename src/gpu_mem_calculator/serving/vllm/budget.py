@@ -222,7 +222,7 @@ def start_problem(run: Run, budget: RankBudget, pool: BlockPool) -> str:
         return (
             f"--gpu-memory-utilization {share:g} requests {requested / GIB:.1f} GiB; "
             f"{free / GIB:.1f} of {run.card_bytes / GIB:.1f} GiB are free when vLLM starts. "
-            f"Use {fits:g}."
+            f"{_no_share(run, budget, pool, fits) or f'Use {fits:g}.'}"
         )
     others = sum(item.bytes for item in budget.items if item.name == OTHERS)
     if pool.problem and others and by_share:
@@ -239,11 +239,22 @@ def start_problem(run: Run, budget: RankBudget, pool: BlockPool) -> str:
     if excess > 0:
         fixed_pool = f"kv_cache_memory_bytes={max(0, budget.pool_bytes - excess)}"
         fix = f"--gpu-memory-utilization {fits:g}" if by_share else fixed_pool
+        none = _no_share(run, budget, pool, fits) if by_share else ""
         return (
             f"CUDA graphs, captured after the KV cache is allocated, lack {excess / GIB:.2f} GiB. "
-            f"Use {fix} or less."
+            f"{none or f'Use {fix} or less.'}"
         )
     return ""
+
+
+def _no_share(run: Run, budget: RankBudget, pool: BlockPool, largest: float) -> str:
+    """Why no share up to the largest is enough; empty if that one is."""
+    least = deducted_bytes(run, budget) + pool.needs_bytes(int(run.options["max_seq_len"]))
+    if largest * run.card_bytes >= least:
+        return ""
+    alone = least + budget.outside_bytes <= run.card_bytes and run.free_bytes < run.card_bytes
+    fix = "End what else runs on the card" if alone else "Use a GPU with more memory"
+    return f"No share holds the {least / GIB:,.1f} GiB that it needs. {fix}."
 
 
 def _shared_problem(run: Run, deducted: int, others: int, pool: BlockPool) -> str:

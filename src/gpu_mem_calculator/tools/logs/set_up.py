@@ -36,6 +36,8 @@ PAIR = (  # two sizes of which one alone may have the unit
     rf"(?P<to>{NUMBER})(?![.\w]*/)\s?(?P<unit_to>{UNIT})?"
 )
 WORTHS = {"k": 10**3, "K": 10**3, "B": 10**9, "b": 10**9}  # of counts; of parameters
+# Of what is named parameters: "G" is not among them, as their bytes are written with it, too.
+MANY, OF_PARAMETERS = {**WORTHS, "M": 10**6, "T": 10**12}, re.compile(r"param(eter)?s?$")
 WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 
 
@@ -159,15 +161,16 @@ class _Numbers:
             return
         self.taken.append((start, stop))
         key = re.sub(r"\W+", "_", name).strip("_").lower() or "number"
-        end = "_bytes" if unit and unit not in WORTHS else ""
+        worths = MANY if OF_PARAMETERS.search(key) else WORTHS
+        end = "_bytes" if unit and unit not in worths else ""
         keys = chain((key,), (f"{key}_{again}" for again in count(2)))
         free = next(one + end for one in keys if one + end not in self.found)
-        self.found[free] = _figure(value, unit)
+        self.found[free] = _figure(value, unit, worths)
 
 
-def _figure(value: str, unit: str) -> Figure:
-    if unit and unit not in WORTHS:
+def _figure(value: str, unit: str, worths: Mapping[str, int]) -> Figure:
+    if unit and unit not in worths:
         return size(value, unit)
     plain = Figure(WORDS[value.lower()]) if value.isalpha() else number(value)
-    worth = WORTHS[unit] if unit else 1
+    worth = worths[unit] if unit else 1
     return Figure(round(plain.value * worth), plain.step * worth) if unit else plain

@@ -1,0 +1,118 @@
+"""What the run's estimate and its card change of a cause that the text says."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator import catalog
+from gpu_mem_calculator.advice.diagnosis.cause_rows import rows
+from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
+from gpu_mem_calculator.advice.diagnosis.diagnosis import LIKELY, Diagnosis
+from gpu_mem_calculator.advice.diagnosis.symptoms import WORDS_OF
+
+NO_CACHE = (
+    "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+)
+SPARK = "0.70 hangs the whole host on a DGX Spark: memory is gone in the profiling pass"
+STRIX = "HIP out of memory on Ryzen AI MAX+ (gfx1151) with unified memory; it hangs"
+FREE = (
+    "ValueError: Free memory on device ({free}/139.72 GiB) on startup is less than desired GPU"
+    " memory utilization (0.9, 125.75 GiB). Decrease GPU memory utilization or reduce GPU memory"
+    " used by other processes."
+)
+
+
+def _served(text: str, gpu: str = "a800-80gb-sxm", **options: object) -> Diagnosis:
+    server = {"engine": "vllm", "gpu_memory_utilization": 0.4, **options}
+    run = {"model": {"name": "qwen3-8b"}, "inference": server, "hardware": {"gpu": gpu}}
+    return diagnose(text, run)
+
+
+def _advice(found: Diagnosis) -> str:
+    return " ".join(one.sentence for one in found.remedies)
+
+
+@pytest.mark.parametrize(
+    ("release", "cause", "room"),
+    [("0.8.5", "share_with_others", "10.62 GiB"), ("0.10.2", "other_set_up", "15.23 GiB")],
+)
+def test_a_cause_does_not_contradict_the_estimate(release: str, cause: str, room: str) -> None:
+    """0.4 of 80 GB is enough for Qwen3-8B (vllm-project/vllm#17431); V1 counts others to 0.9.0."""
+    found = _served(NO_CACHE, engine_version=release)
+    assert found.cause is not None
+    assert (found.cause.id, found.cause.certainty) == (cause, LIKELY)
+    assert room in found.cause.sentence
+    assert f"vLLM {release}" in found.cause.sentence
+    assert all(one.id != "no_room_for_cache" for one in found.others)
+
+
+def test_what_is_assumed_of_the_run_is_said() -> None:
+    """A release that nobody says, and a card (vllm-project/vllm#10439)."""
+    server = {"engine": "vllm", "gpu_memory_utilization": 0.4}
+    found = diagnose(NO_CACHE, {"model": {"name": "qwen2.5-0.5b"}, "inference": server}).cause
+    assert found is not None
+    assert "an 80 GB GPU and its release assumed" in found.sentence
+
+
+@pytest.mark.parametrize("others", [{}, {"max_model_len": 40960}])
+def test_weights_that_leave_nothing_are_the_cause(others: dict[str, object]) -> None:
+    """Where the estimate says so, too."""
+    found = _served(NO_CACHE, "rtx-4090", engine_version="0.8.5").cause
+    assert found is not None
+    assert found.id == "no_room_for_cache"
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "not_own"),
+    [
+        (SPARK, "drop_caches", "gttsize"),
+        (STRIX, "gttsize", "drop_caches"),
+        ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "iogpu.wired_limit_mb", "gttsize"),
+        ("OOM: the unified memory machine hangs, memory is gone", "other programs", "gttsize"),
+        (f"{SPARK}; {STRIX}", "other programs", "gttsize"),
+    ],
+)
+def test_unified_memory_is_advised_for_the_vendor_of_the_text(
+    text: str, own: str, not_own: str
+) -> None:
+    """Of a card that is not known, or of two, neither."""
+    found = diagnose(text)
+    assert found.cause is not None
+    assert found.cause.id == "unified_memory"
+    assert own in _advice(found)
+    assert not_own not in _advice(found)
+
+
+def test_the_runs_card_says_the_vendor() -> None:
+    """Where the text does not."""
+    text = "OOM: the unified memory machine hangs, memory is gone"
+    assert "drop_caches" in _advice(_served(text, "dgx-spark-128gb"))
+    assert "gttsize" in _advice(_served(text, "strix-halo-128gb"))
+
+
+def test_each_vendor_of_unified_cards_has_its_words_and_advice() -> None:
+    """A vendor without them fails here."""
+    vendors = {row["vendor"] for row in catalog.rows("gpus") if row["kind"] == "unified"}
+    assert WORDS_OF.keys() == rows()["unified_memory"]["of_vendor"].keys() == vendors
+
+
+@pytest.mark.parametrize(("free", "share"), [("7.34", ""), ("16.50", ""), ("60.00", "0.42")])
+def test_a_share_that_does_not_hold_the_server_is_not_advised(free: str, share: str) -> None:
+    """Weights of 15.3 GiB need more than a share of 16.5 (as in vllm-project/vllm#23192)."""
+    found = _served(FREE.format(free=free), "h200", gpu_memory_utilization=0.9)
+    assert "nvidia-smi" in _advice(found)
+    assert (f"--gpu-memory-utilization {share}" in _advice(found)) == bool(share)
+
+
+def test_others_that_the_share_counts_are_no_reason_to_ask_for_less() -> None:
+    """As the share has to hold them."""
+    profiled = (
+        "INFO 12-16 13:05:23 worker.py:241] the current vLLM instance can use total_gpu_memory"
+        " (79.15GiB) x gpu_memory_utilization (0.40) = 31.66GiB\n"
+        "INFO 12-16 13:05:23 worker.py:241] model weights take 15.27GiB; non_torch_memory takes"
+        " 12.90GiB; PyTorch activation peak memory takes 1.23GiB; the rest of the memory reserved"
+        " for KV Cache is 2.34GiB."
+    )
+    found = diagnose(f"{profiled}\n{NO_CACHE}")
+    causes = {one.id: one for one in (found.cause, *found.others) if one is not None}
+    assert "Ask for less" not in " ".join(causes["card_taken"].advice)
