@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import estimate, plan
+from gpu_mem_calculator.advice.training.remedies import remedies
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.estimates.calculator import verdict
+from gpu_mem_calculator.estimates.calculator import full_estimate, verdict
 from gpu_mem_calculator.estimates.fit_verdict import EXIT_CODES, FITS, SHORT
 from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.runfile.read import with_settings
 
 RUN: dict[str, Any] = {
     "model": {"name": "qwen2.5-0.5b"},
@@ -53,3 +55,12 @@ def test_no_plan_takes_more_than_a_node_has(has: int) -> None:
         "qwen2.5-0.5b", gpus=2, gpu="rtx-4090", seq_len=256, fix={"hardware.node_memory_gb": has}
     )
     assert all(one.host_bytes_per_node <= has * GIB for one in found.plans)
+
+
+def test_no_remedy_takes_more_than_a_node_has() -> None:
+    """Where host RAM is what is short, changes of the GPU's memory are none."""
+    found = full_estimate(_run(4))
+    assert found.result.verdict == SHORT
+    for one in remedies(found):
+        changed = full_estimate(with_settings(found.result.run, one.settings)).result
+        assert changed.verdict == FITS, one

@@ -35,6 +35,7 @@ from .figures import Figures
 from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
+from .node import on_node
 from .result import MemoryResult, OtherCard
 from .stage_ledgers import StageLedgers, ledger_of
 from .verdict_words import summary
@@ -265,6 +266,8 @@ def surely_fits(estimate: Estimate) -> bool:
     from .stage_replay import replay_stage
 
     resolved = estimate.resolved
+    if on_node(FITS, estimate.result.host) != FITS:
+        return False
     if resolved.lengths is not None:
         return resolved_verdict(resolved) == FITS
     stage = replay_stage(resolved, estimate.result.busiest_stage, estimate.ledger)
@@ -283,7 +286,7 @@ def verdict_by_ledger(result: MemoryResult) -> str:
     outside = result.outside_torch_bytes
     step = result.allocated_bytes + outside
     highest = max(step, (result.startup_bytes or 0) + outside)
-    return clear_verdict(step, highest, result.gpu_memory_bytes)
+    return on_node(clear_verdict(step, highest, result.gpu_memory_bytes), result.host)
 
 
 def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
