@@ -14,7 +14,7 @@ from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.runfile.resolve.hardware import UNIFIED, find_hardware
 
 SPARK = {"gpu": "dgx-spark-128gb"}
-SERVER = {"model": {"name": "openai/gpt-oss-120b"}, "inference": {"engine": "vllm"}}
+SERVER = {"model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"}}
 MAPPED = "VRAM and GTT"
 
 

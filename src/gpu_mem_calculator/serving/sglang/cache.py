@@ -270,8 +270,9 @@ class HostPool(Struct, frozen=True):
     @property
     def formula(self) -> str:
         """How `bytes` is computed."""
-        text = f"{self.count:,} × {self.each:,} bytes"
-        return f"{text}, rounded up to a power of two" if self.pinned else text
+        if self.pinned:
+            return f"{self.bytes:,} bytes, a power of two"
+        return f"{self.count:,} × {self.each:,} bytes"
 
 
 def host_pools(setting: SglangOptions, pool: SglangPool) -> list[HostPool]:

@@ -193,7 +193,7 @@ def _host_items(setting: SglangOptions, pool: SglangPool) -> Iterator[ServerItem
     on_host = offloaded(setting.run, setting.shard)
     if on_host.size:
         name = "offloaded parameters"
-        text = f"{on_host.size:,} of cpu_offload_gb, each parameter rounded up to a power of two"
+        text = f"{SIMULATED}{on_host.size:,} bytes, each parameter rounded up to a power of two"
         yield ServerItem(WEIGHTS, name, on_host.pinned, OFFLOAD, text, place=CPU)
     for one in host_pools(setting, pool):
         yield ServerItem(POOL, one.name, one.bytes, HICACHE, one.formula, place=CPU)

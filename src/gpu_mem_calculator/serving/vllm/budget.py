@@ -17,6 +17,7 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...ledger.formula import SIMULATED
 from ...ledger.ledger import CPU, GPU
 from ...ledger.num import ceil_div, round_up
 from ...ledger.source import code
@@ -164,7 +165,7 @@ def _weight_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     if v1(run):
         yield from _items(WEIGHTS, adapter_slots(run, shard))
     if on_host.size:
-        text = f"{on_host.size:,} of cpu_offload_gb, each parameter rounded up to a power of two"
+        text = f"{SIMULATED}{on_host.size:,} bytes, each parameter rounded up to a power of two"
         name = "offloaded parameters"
         yield ServerItem(WEIGHTS, name, on_host.pinned, OFFLOAD_SOURCE, text, place=CPU)
 

@@ -133,17 +133,18 @@ def host_items(run: Run, pool: BlockPool) -> Iterator[ServerItem]:
     """
     swap, size = run.options["swap_space"], run.options["kv_offloading_size"]
     if swap and pool.tensors:
-        each = int(swap * GIB) // pool.tensors
-        text = f"{pool.tensors} layers × {each:,} bytes, each rounded up to a power of two"
-        taken = pool.tensors * power_of_two(each)
+        each = power_of_two(int(swap * GIB) // pool.tensors)
+        text = f"{pool.tensors} layers × {each:,} bytes, of each rounded up to a power of two"
+        taken = pool.tensors * each
         yield ServerItem(POOL, "swap space", taken, SWAP_SOURCE, text, place=CPU)
     if size and pool.tensors:
         ranks = int(run.mesh.tp * run.mesh.pp)
         taken, text = ceil(size * GIB / ranks), f"ceil({size:g} GiB × {GIB:,} / {ranks} ranks)"
         if version(run) < SHARED_OFFLOAD:
             tensors = 1 if version(run) >= JOINT_OFFLOAD and pool.groups == 1 else pool.tensors
-            text = f"{tensors} × {taken // tensors:,} bytes, each rounded up to a power of two"
-            taken = tensors * power_of_two(taken // tensors)
+            each = power_of_two(taken // tensors)
+            text = f"{tensors} × {each:,} bytes, of each rounded up to a power of two"
+            taken = tensors * each
         yield ServerItem(POOL, "offloaded cache", taken, OFFLOAD_SOURCE, text, place=CPU)
     size = run.options["lmcache_size"]
     if size:
