@@ -205,7 +205,11 @@ MS_SWIFT = Framework("ms-swift", "3602360", "2026-11-18", "modelscope/ms-swift")
 VERL = Framework("verl", "b178a3c", "2026-11-18", "volcengine/verl")
 OPENRLHF = Framework("OpenRLHF", "3c3be62", "2026-11-18", "OpenRLHF/OpenRLHF")
 OLLAMA = Framework(
-    "Ollama", "fb30760", "2026-11-18", "ollama/ollama", also=("0.11.0", "0.12", "0.12.6", "0.12.11")
+    "Ollama",
+    "fb30760",
+    "2026-11-18",
+    "ollama/ollama",
+    also=("0.11.0", "0.12", "0.12.6", "0.12.11", "0.20.2", "0.32.15"),
 )
 LMCACHE = Framework("LMCache", "000620e3", "2026-11-19", "LMCache/LMCache", package="lmcache")
 ESTIMATOR = Framework("LLMGPUMemEstimator", "c96c73f", "2026-11-15", "pp1230/LLMGPUMemEstimator")
