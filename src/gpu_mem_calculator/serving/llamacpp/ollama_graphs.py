@@ -1,6 +1,6 @@
 """The sizes of caches and graphs by which Ollama counts layers before a model is loaded.
 
-Ollama v0.20.2 fs/ggml/ggml.go GraphSize, and of every release since 0.1.32. Sizes are bytes.
+Ollama 0.20.2 fs/ggml/ggml.go GraphSize, and of every release since 0.1.32. Sizes are bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What each release of Ollama has: a build of llama.cpp, families of its own engine, defaults.
 
-Ollama v0.32.15 and the releases before: llm/llama.cpp and LLAMA_CPP_VERSION; fs/ggml/ggml.go
+Ollama 0.32.15 and the releases before: llm/llama.cpp and LLAMA_CPP_VERSION; fs/ggml/ggml.go
 OllamaEngineRequired, SupportsFlashAttention, FlashAttention; envconfig/config.go; server/routes.go,
 server/sched.go.
 """
