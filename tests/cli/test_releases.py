@@ -198,3 +198,11 @@ def test_experts_of_newer_transformers_are_a_limit(command: Command) -> None:
         words = ["--at", f"transformers={release}", *SFT[:3], model, *SFT[4:], "--use_peft"]
         found = command("check", *GPU, "--format", "json", *words)
         assert ("no masked copies" in found.out) is said
+
+
+def test_a_release_may_be_written_as_pip_does(command: Command) -> None:
+    """With two equals signs."""
+    serves = ("vllm", "serve", "Qwen/Qwen3-8B")
+    both = [command("check", "--at", f"vllm{sign}0.9.0", *serves).out for sign in ("=", "==")]
+    assert both[0] == both[1]
+    assert "vLLM 0.9.0" in both[0]

@@ -29,7 +29,9 @@ def with_releases(
     strange = [one.package for one in named.releases if one.package not in packages]
     if strange:
         has = f"it has {' and '.join(packages[:1])}" if packages else "it is no other tool's"
-        raise InputError(f"{AT} names {strange[0]}, which this run does not use; {has}")
+        raise InputError(
+            f"{AT} names {strange[0]}, whose release changes nothing modelled of this run; {has}"
+        )
     if named.listed and not any(one.package in packages for one in named.listed):
         uses = f"of {packages[0]}, which this run uses" if packages else "that this run uses"
         raise InputError(f"{named.listed[0].read_from} has no release {uses}")

@@ -79,7 +79,7 @@ def read_at(texts: Sequence[str], opened: Opener | None = None) -> Named:
             hint = nearest(package_name(name), PACKAGES)
             known = hint or f"; {', '.join(row.name for row in FRAMEWORKS[:8])} are, among others"
             problems.append(f"{AT} {quoted(part)}: {quoted(name)} is no tool that is known{known}")
-        elif release := release_of(name, version.strip(), AT):
+        elif release := release_of(name, version.removeprefix("=").strip(), AT):  # pip writes ==
             releases.append(release)
         else:
             problems.append(f"{AT} {quoted(part)}: a release is a number such as 0.14.1")
