@@ -53,7 +53,8 @@ def read_printed(path: str | Path) -> bytes:
     return read_bytes(path, most=MOST_SNAPSHOT_BYTES if _is_pickle_file(path) else MOST_LOG_BYTES)
 
 
-BEGIN, FEW = MIB, 20  # bytes that tell whether it is text; of its signs so many are
+# Where more than one in 20 characters of the first MiB cannot be read, it is no text.
+BEGIN, FEW = MIB, 20
 PLAIN = bytes(one if 32 <= one < 127 or one in b"\t\n\r" else ord("?") for one in range(256))
 
 

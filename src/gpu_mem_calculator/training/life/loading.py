@@ -33,9 +33,7 @@ SOURCE = code(
 # leave, and what a trainer adds before its first step.
 PROCESS_BYTES, QUANTIZED_BYTES, TRAINER_BYTES = 108 * MIB, 60 * MIB, 32 * MIB
 # What packages add to a process that trains: PEFT, TRL, and model.generate.
-MAKING_BYTES = (
-    45 * MIB
-)  # what PEFT leaves on the host of adapters that it makes for a GPU's weights
+MAKING_BYTES = 45 * MIB  # what PEFT leaves on the host where it makes adapters on a GPU
 ADAPTERS_BYTES, TRL_BYTES, GENERATION_BYTES = 70 * MIB, 240 * MIB, 215 * MIB
 MXFP4_BITS = 425  # hundredths of a bit: 32 values of 4 bits share a scale of 8
 PACKED = re.compile(r"\.experts\..*(gate_up_proj|down_proj)$")
