@@ -63,6 +63,10 @@ def test_unknown_tools_cannot_be_told(command: Command) -> None:
         (("nowhere.yaml",), "no such file"),
         (("llama-server", "-m", "x.gguf", "--no-such-option"), "--no"),
         (("python", "-c", "pass"), "python -c"),
+        (
+            ("--seq-len", "1024", "vllm", "serve", "gpt2"),
+            "--seq-len is not an option of check; use --set seq_len=1024",
+        ),
     ],
 )
 def test_bad_input_is_a_sentence(command: Command, words: tuple[str, ...], said: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 ARGS = {"precision": "32-true", "batch_size": 4, "gradient_checkpointing": True}
 RUN: dict[str, Any] = {
@@ -25,3 +26,17 @@ def test_the_run_of_a_changed_program_gives_the_result_again(level: str) -> None
     again = full_estimate(result.run, replay=False).result
     assert again.allocated_bytes == result.allocated_bytes
     assert key in again.run["training"]
+
+
+@pytest.mark.parametrize("method", ["IA3Config", "LOKR", "VeraConfig"])
+def test_a_method_of_peft_that_is_not_modelled_is_refused(method: str) -> None:
+    """Its adapters are not LoRA's."""
+    trainer = {
+        "tool": "transformers.Trainer",
+        "data": {"seq_len": 512},
+        "peft": {"peft_type": method},
+    }
+    with pytest.raises(
+        InputError, match=f"peft_type='{method}': of PEFT's methods LoRA is modelled"
+    ):
+        full_estimate({**RUN, "program": trainer}, replay=False)

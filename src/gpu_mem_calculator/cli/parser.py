@@ -154,7 +154,8 @@ class Parser(argparse.ArgumentParser):
         key = name.lstrip("-").replace("-", "_")
         if "--set" not in self._option_string_actions or not is_setting(key):
             return ""
-        later = words[words.index(option) + 1 :] if option in words else ()
+        behind = words[words.index(option) + 1 :] if option in words else ()
+        later = [one for one in behind if one != "--"]  # in front of a command behind check
         given = value or next((one for one in later[:1] if not one.startswith("-")), "true")
         return f"; use --set {key}={given}"
 

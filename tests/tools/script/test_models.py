@@ -186,6 +186,14 @@ model = get_peft_model(model, LoraConfig(r=4, target_modules=linear_names(model)
     assert reading.run["program"]["peft"]["target_modules"] == "all-linear"
 
 
+def test_another_method_of_peft_is_estimated_as_lora_and_named(tmp_path: Path) -> None:
+    """The sentence says the rank, and adapters of this rank are what is estimated."""
+    lines = "from peft import IA3Config\nmodel = get_peft_model(model, IA3Config())"
+    reading = with_model(lines, tmp_path)
+    assert reading.run["program"]["peft"] == {"r": 8}
+    assert any("IA3Config" in one for one in named(reading))
+
+
 def test_a_model_of_a_configuration(tmp_path: Path) -> None:
     """New weights are in float32, and the shape is the script's own."""
     model = """

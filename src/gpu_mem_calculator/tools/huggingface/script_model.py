@@ -273,9 +273,10 @@ def peft_section(peft: Any, trainer: Thing | None, reading: Reading) -> Section 
         limited(reading, line, "peft_config", "the adapter's configuration is not shown")
         return None
     if peft.name != "LoraConfig":
-        why = "only LoRA is modelled, and LoRA of rank 8 is estimated"
+        section: Section = {"r": 8}
+        why = f"only LoRA is modelled, and LoRA of rank {section['r']} is estimated"
         limited(reading, peft.line, peft.name, why)
-        return {}
+        return section
     honoured(reading, peft.line, "LoraConfig")
     table, kept = argument_table(PEFT), Section()
     for key, value in peft.values.items():

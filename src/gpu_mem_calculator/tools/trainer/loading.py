@@ -34,6 +34,7 @@ UNMASKED = Limit(
     saves="activations",
 )
 PEFT = "trainer/peft"
+LORA_NAMES = (None, "LORA", "LoraConfig")  # left out, PEFT's own name, the class
 BITSANDBYTES = argument_table("trainer/bitsandbytes")
 LOAD_KEYS = ("dtype", "torch_dtype", "attn_implementation", "device_map", "trust_remote_code")
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3")
@@ -143,6 +144,10 @@ def adapter_keys(peft: Values) -> tuple[dict[str, Any], list[str]]:
     peft 0.21.2 tuners/tuners_utils.py: adapters of 16-bit weights are cast to fp32
     (autocast_adapter_dtype).
     """
+    method = peft.get("peft_type")
+    if method not in LORA_NAMES:
+        rule = "of PEFT's methods LoRA is modelled, and DoRA by use_dora; use LoraConfig"
+        return {}, [f"program.peft.peft_type={quoted(method)}: {rule}"]
     table = argument_table(PEFT)
     problems = [
         sentence.replace("program.args.", "program.peft.")
