@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..advice.training.remedies import Remedy
     from ..report.remedy_lines import Commands
 
+CHANGED_FILES = ("comment", "sarif", "junit", "code_quality")  # what --changed writes
 # Options of `check` that set a key of the run file each.
 KEYS = {option: key for key, option in option_keys("check").items()}
 WITH_VALUE = (
@@ -51,6 +52,8 @@ WITH_VALUE = (
     "-f",
     "--output",
     "-o",
+    "--changed",
+    *(f"--{one.replace('_', '-')}" for one in CHANGED_FILES),
 )
 
 
@@ -73,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
     """Read the command, estimate it, and report whether it fits."""
     from ..tools.reading.tools import UnknownToolError
 
+    if args.changed is not None or any(getattr(args, one) for one in CHANGED_FILES):
+        from . import changed
+
+        return changed.run(args, _given(args))
     if not args.launch:
         raise InputError("there is no command to check; write it after gpu-mem-calc check")
     if args.run:
@@ -109,6 +116,12 @@ def run(args: argparse.Namespace) -> int:
     if args.run:
         print_to_stderr("not started, because it is not known to fit")
     return code
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The hardware section of the options."""
+    given = {key: getattr(args, key) for key in KEYS.values() if getattr(args, key) is not None}
+    return {key.partition(".")[2]: value for key, value in given.items()}
 
 
 def _late_options(words: Sequence[str]) -> list[str]:
@@ -154,8 +167,7 @@ def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any],
     """The hardware section of the options, that of this machine where they name no card, and the
     cards as they are.
     """
-    given = {key: getattr(args, key) for key in KEYS.values() if getattr(args, key) is not None}
-    section = {key.partition(".")[2]: value for key, value in given.items()}
+    section = _given(args)
     named = section.keys() & CARD_KEYS
     if named and args.nvidia_smi is None:
         return section, {}, BusyCards()

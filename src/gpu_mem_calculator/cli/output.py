@@ -21,7 +21,10 @@ ASCII = str.maketrans("█▓▒░│×·►–•", "#%+.|x->-o") | str.maketr
 )
 NARROWEST = 40  # columns
 # Options that name a file to write.
-FILE_OPTIONS = ("output", "record", "snapshot", "picture", "save_run")
+FILE_OPTIONS = (
+    *("output", "record", "snapshot", "picture", "save_run"),
+    *("comment", "sarif", "junit", "code_quality"),
+)
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -93,18 +93,18 @@ Shared = SharedGpu | SharedNode
 
 def worst_code(checked: Sequence[Checked], shared: Sequence[Shared]) -> int:
     """The worst exit code, also of what commands take together."""
-    codes = [*(one.code for one in checked), *(EXIT_CODES[gpu.verdict] for gpu in shared)]
-    return max(codes, key=_severity)
+    return worst_of([*(one.code for one in checked), *(EXIT_CODES[gpu.verdict] for gpu in shared)])
+
+
+def worst_of(codes: Iterable[int]) -> int:
+    """The worst of exit codes: 1 before 2 before 3 before 0, so one that does not fit decides."""
+    order = (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT)
+    return max(codes, key=order.index, default=EXIT_CODES[FITS])
 
 
 def code_word(code: int) -> str:
     """The verdict of an exit code; of bad input it is open."""
     return next((word for word, number in EXIT_CODES.items() if number == code), UNSURE)
-
-
-def _severity(code: int) -> int:
-    """1 before 2 before 3 before 0: one command that does not fit decides."""
-    return (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT).index(code)
 
 
 def taken_together(checked: Sequence[Checked]) -> list[Shared]:

@@ -42,11 +42,12 @@ def _saved(remedy: Remedy) -> str:
 
 def remedy_lines(remedy: Remedy, words: Sequence[str], width: int = WIDTH) -> Iterator[Line]:
     """The lines of a remedy with its whole cost."""
-    yield from wrap_lines(_label(remedy), remedy_words(remedy), width=width)
+    yield from wrap_lines(label(remedy), remedy_words(remedy), width=width)
     yield from command("  ", ["gpu-mem-calc", *words], width)
 
 
-def _label(remedy: Remedy) -> str:
+def label(remedy: Remedy) -> str:
+    """Whether the run certainly fits with a remedy."""
     return FITS if remedy.certain else MAY_FIT
 
 
@@ -65,12 +66,12 @@ def short_remedy(
     """A remedy in at most `most` lines: with the whole command, with what it adds to it, or without
     it; None where that is too long.
     """
-    label = _label(remedy)
-    head = wrap_lines(label, _short_words(remedy, width - len(label)), width=width)
+    begin = label(remedy)
+    head = wrap_lines(begin, _short_words(remedy, width - len(begin)), width=width)
     settings = [word for one in remedy.settings for word in ("--set", one)]
     for indent, command_words in (("  ", ["gpu-mem-calc", *words]), ("  add: ", settings)):
         lines = [*head, *command(indent, command_words, width)]
         if len(lines) <= most:
             return lines
-    lines = wrap_lines(label, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
+    lines = wrap_lines(begin, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
     return lines if len(lines) <= most else None

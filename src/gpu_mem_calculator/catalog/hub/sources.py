@@ -51,7 +51,7 @@ def local(name: str, *, headers: bool = False) -> Checkpoint | None:
 
     None where there is no such file. `headers`: read the tensors too.
     """
-    if not access().files:
+    if not access().opens(name):
         return None
     path = Path(name)
     try:
@@ -63,7 +63,7 @@ def local(name: str, *, headers: bool = False) -> Checkpoint | None:
     if path.suffix == ".safetensors" and is_file:
         path = path.parent
         has_config = (path / CONFIG).is_file()
-    if not has_config:
+    if not has_config or not access().opens(path / CONFIG):
         return None
     folder = LocalFolder(path)
     checkpoint = read_config(folder, path.resolve().name, "from a folder")

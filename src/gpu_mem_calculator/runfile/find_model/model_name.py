@@ -80,7 +80,8 @@ def unknown_family_message(config: Mapping[str, Any], problem: str) -> str:
 
 def is_here(name: str) -> bool:
     """Whether a path is on this machine, where files may be opened."""
-    return access().files and os.path.exists(os.path.expanduser(name))
+    path = os.path.expanduser(name)
+    return access().opens(path) and os.path.exists(path)
 
 
 def unknown_name_message(name: str) -> str:
@@ -131,7 +132,7 @@ def disk_stamp(name: str) -> list[tuple[str, int, int]] | None:
     """The names, times and sizes of a file, or of those in a folder; None where the name is
     neither, or files are not opened.
     """
-    if not name or not access().files:
+    if not name or not access().opens(name):
         return None
     try:
         if os.path.isfile(name):
@@ -146,7 +147,7 @@ def disk_stamp(name: str) -> list[tuple[str, int, int]] | None:
 
 def config_file(name: str) -> Path | None:
     """The path of a config.json on disk; None where the name is none, or files are not opened."""
-    if not name or not access().files:
+    if not name or not access().opens(name):
         return None
     from pathlib import Path
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...catalog.hub.access import access
+from ...catalog.hub.access import OUTSIDE, access
 from ...ledger.units import MIB
 from .errors import InputError, quoted
 from .files import read_text
@@ -30,6 +30,8 @@ def file_lengths(name: str, column: str | None, characters: float | None) -> lis
     """
     if not access().files:
         raise InputError(f"{WHERE}: this service opens no files; give the lengths themselves")
+    if not access().opens(name):
+        raise InputError(f"{WHERE}: {name} {OUTSIDE}")
     path = Path(name)
     kinds = (*TEXT, *ARROW)
     if path.is_dir():

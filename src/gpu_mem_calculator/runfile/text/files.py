@@ -13,6 +13,7 @@ from stat import S_IMODE, S_ISFIFO, S_ISREG
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING
 
+from ...catalog.hub.access import OUTSIDE, access
 from ...ledger.units import MIB
 from .errors import InputError, OutputError
 
@@ -91,6 +92,8 @@ def _is_pickle_file(path: str | Path) -> bool:
 def read_bytes(path: str | Path, option: str = "", *, most: int) -> bytes:
     """The bytes of a file; the same errors as `read_text`."""
     where = _where(path, option)
+    if str(path) != STDIN and not access().opens(path):
+        raise InputError(f"{where} {OUTSIDE}")
     try:
         size = os.stat(path).st_size if str(path) != STDIN else 0
         data = _read(path, most + 1) if size <= most else b""
