@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         estimate_zero3_model_states_mem_needs_all_cold,
         estimate_zero3_model_states_mem_needs_all_live,
     )
+    from .estimates.sweep import sweep
     from .report.in_program import explain_oom, oom_callback
     from .runfile.text.errors import InputError
 
@@ -38,6 +39,7 @@ _HOME = {
     "explain_oom": "report.in_program",
     "oom_callback": "report.in_program",
     "plan": "advice.planner.asking.ask",
+    "sweep": "estimates.sweep",
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "explain_oom",
     "oom_callback",
     "plan",
+    "sweep",
 ]
 
 

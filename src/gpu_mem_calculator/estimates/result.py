@@ -1,6 +1,6 @@
 """The result of an estimate. `*_gb` is GiB (2³⁰ bytes), `*_bytes` an exact integer.
 
-A result for people: a few lines for `print`, one for `repr`, a small table for notebooks.
+A result for people: a few lines for `print`, one for `repr`; notebooks show more.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from ..ledger.shown import Drawn
 from ..ledger.units import GIB, gib
 from ..run.limits import BoundedLimit
 from ..run.releases import UserRelease
 from ..runfile.inference_config import ServingResult
-from .fit_verdict import FITS, SHORT, UNSURE
 from .node import NodeMemory, PhaseMemory
 from .verdict_words import total_bytes
 
 # Of a breakdown, in its order.
 PARTS = ("parameters", "gradients", "optimizer states", "activations", "overhead")
-WIDTH = 240  # pixels of the bar
-COLOURS = {FITS: "#2e7d32", SHORT: "#c62828", UNSURE: "#b26a00"}  # of the bar
 
 
 def short_text(result: MemoryResult) -> str:
     """The verdict, the parts at the peak, and what limits the run."""
     parts = ", ".join(f"{name} {gib(size, 2)}" for name, size in part_rows(result))
-    return "\n".join([result.summary, f"  {parts} GiB", *(f"  {text}" for text in _more(result))])
+    return "\n".join(
+        [result.summary, f"  {parts} GiB", *(f"  {text}" for text in more_words(result))]
+    )
 
 
 def part_rows(result: MemoryResult) -> list[tuple[str, int]]:
@@ -44,7 +44,8 @@ def part_rows(result: MemoryResult) -> list[tuple[str, int]]:
     return [(name, round(size * GIB)) for name, size in zip(PARTS, sizes, strict=True)]
 
 
-def _more(result: MemoryResult) -> Iterator[str]:
+def more_words(result: MemoryResult) -> Iterator[str]:
+    """What a server's cache holds; where training is highest, and where it dies."""
     if result.serving is not None:
         serving = result.serving
         whole = int(serving.max_concurrency)
@@ -61,27 +62,6 @@ def one_line(result: MemoryResult) -> str:
     """The verdict and the total."""
     total, has = gib(total_bytes(result), 2), gib(result.gpu_memory_bytes, 2)
     return f"MemoryResult(verdict={result.verdict!r}, total={total} of {has} GiB per GPU)"
-
-
-def html_table(result: MemoryResult) -> str:
-    """The verdict, a bar of the share of the card, and the parts, as HTML without scripts."""
-    from html import escape
-
-    total = total_bytes(result)
-    share = min(1.0, total / result.gpu_memory_bytes)
-    colour = COLOURS[result.verdict]
-    rows = "".join(
-        f'<tr><td style="text-align:left">{name}</td><td>{gib(size, 2)}</td></tr>'
-        for name, size in part_rows(result)
-    )
-    return (
-        f"<div><p><strong>{escape(result.summary)}</strong></p>"
-        f'<svg width="{WIDTH}" height="12" role="img" aria-label="{100 * share:.0f} % of the card">'
-        f'<rect width="{WIDTH}" height="12" fill="#ddd"/>'
-        f'<rect width="{WIDTH * share:.1f}" height="12" fill="{colour}"/></svg>'
-        f"<table><thead><tr><th>at the peak</th><th>GiB</th></tr></thead><tbody>{rows}"
-        f"<tr><th>total</th><th>{gib(total, 2)}</th></tr></tbody></table></div>"
-    )
 
 
 class MemoryBreakdown(Struct, frozen=True, kw_only=True):
@@ -192,7 +172,7 @@ class LengthsResult(Struct, frozen=True, kw_only=True):
     instead: list[OtherReserve]
 
 
-class MemoryResult(Struct, frozen=True, kw_only=True):
+class MemoryResult(Drawn, Struct, frozen=True, kw_only=True):
     """The answer: four numbers that are never mixed up, the verdict, and the parts.
 
     - `allocated_bytes`: the most that tensors take at once in a step, on the busiest rank;
@@ -284,7 +264,3 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """The verdict and the total in one line."""
         return one_line(self)
-
-    def _repr_html_(self) -> str:
-        """A small table and a bar, for notebooks."""
-        return html_table(self)

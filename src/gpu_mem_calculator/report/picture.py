@@ -82,8 +82,11 @@ def drawing(
     width: int,
     height: int = 0,
     titled: bool = True,
+    joined: bool = False,
 ) -> Drawing:
-    """The drawing of a step. height: of the plot, or 0; titled: slices have tooltips."""
+    """The drawing of a step. height: of the plot, or 0; titled: slices have tooltips; joined: all
+    slices of a kind are one path, in its colour without its pattern, which is a tenth of the text.
+    """
     wide = width >= WIDE
     place = frame(columns, limit_bytes, width=width, wide=wide, height=height)
     named = wide and place.step >= 88
@@ -92,10 +95,11 @@ def drawing(
         f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
         f"{len(columns)} instants from left to right."
     )
+    stacks = (line for i, one in enumerate(columns) for line in _stack(one, i, place, titled))
     lines = [
         *_over(limit_bytes, place),
         *_grid(place),
-        *(line for i, one in enumerate(columns) for line in _stack(one, i, place, titled)),
+        *(_paths(columns, place) if joined else stacks),
         *(line for line in _totals(columns, peak, place) if named),
         *_limit(limit_bytes, columns, peak, place),
         *_peak(highest, peak, limit_bytes, place),
@@ -147,6 +151,22 @@ def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> It
             f'fill="url(#p-{part.kind})">{tooltip}</rect>'
         )
         level += part.bytes
+
+
+def _paths(columns: Columns, place: PlotFrame) -> Iterator[str]:
+    """The slices of every kind at all instants."""
+    gap = min(10.0, place.step * 0.12)
+    levels = [0] * len(columns)
+    for number, kind in enumerate(part.kind for part in columns[0].slices):
+        path = ""
+        for i, one in enumerate(columns):
+            low, levels[i] = levels[i], levels[i] + one.slices[number].bytes
+            if levels[i] > low:
+                x, width = place.left + i * place.step + gap / 2, place.step - gap
+                up, down = place.y(levels[i]), place.y(low)
+                path += f"M{x:.1f} {down:.1f}V{up:.1f}h{width:.1f}V{down:.1f}z"
+        if path:
+            yield f'<path class="slice k-{kind}" d="{path}"/>'
 
 
 def ticks(top_bytes: float) -> list[float]:

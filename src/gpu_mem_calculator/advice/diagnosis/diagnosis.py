@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...ledger.shown import Shown
 from ...tools.logs.read import LogLine
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
@@ -63,7 +64,7 @@ class PrintedPart(Struct, frozen=True, kw_only=True):
     means: str = ""
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class Diagnosis(Shown, Struct, frozen=True, kw_only=True):
     """What a text says, and why the run died.
 
     - `read`: the lines that were read

@@ -182,22 +182,32 @@ def row(plan: Plan, words: str, columns: Sequence[PlanColumn]) -> str:
 def scatter(plans: Plans) -> str:
     """The picture as SVG, its points as buttons."""
     across, up = plan_axes(plans.plans)
+    words = f"{up.title} against {across.title} of {len(plans.plans)} plans"
+    return (
+        f'<svg class="front" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
+        f'aria-label="{words}; arrow keys move between them">{"".join(scatter_lines(plans))}</svg>'
+        f"{_legend(engines_of(plans))}"
+    )
+
+
+def engines_of(plans: Plans) -> list[str]:
+    """The engines of plans, each of which has its mark."""
+    return list(dict.fromkeys(engine_words(one.run) for one in plans.plans))
+
+
+def scatter_lines(plans: Plans, *, still: bool = False) -> list[str]:
+    """The lines of the picture; still: its points are no buttons."""
+    across, up = plan_axes(plans.plans)
     front = {plans.plans[i].rank for i in plans.front}
     ordered = sorted(plans.plans, key=lambda one: (across.value(one), up.value(one)))
-    named = list(dict.fromkeys(engine_words(one.run) for one in plans.plans))
-    lines = [
+    named = engines_of(plans)
+    return [
         *_grid(across, up),
         *_limit(plans, across),
         *_front_line([one for one in ordered if one.rank in front], across, up),
-        *(_point(one, False, named, across, up) for one in ordered if one.rank not in front),
-        *(_point(one, True, named, across, up) for one in ordered if one.rank in front),
+        *(_point(one, False, named, across, up, still) for one in ordered if one.rank not in front),
+        *(_point(one, True, named, across, up, still) for one in ordered if one.rank in front),
     ]
-    words = f"{up.title} against {across.title} of {len(ordered)} plans"
-    return (
-        f'<svg class="front" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
-        f'aria-label="{words}; arrow keys move between them">{"".join(lines)}</svg>'
-        f"{_legend(named)}"
-    )
 
 
 def _x(axis: PlotAxis, value: float) -> float:
@@ -238,19 +248,29 @@ def _front_line(front: Sequence[Plan], across: PlotAxis, up: PlotAxis) -> Iterat
         yield f'<path class="line" d="M{"L".join(points)}"/>'
 
 
-def _point(plan: Plan, on_front: bool, named: list[str], across: PlotAxis, up: PlotAxis) -> str:
+def _point(
+    plan: Plan, on_front: bool, named: list[str], across: PlotAxis, up: PlotAxis, still: bool
+) -> str:
     x, y = _x(across, across.value(plan)), _y(up, up.value(plan))
     number = named.index(engine_words(plan.run)) % len(SHAPES)
     shown = ", ".join(f"{one.head} {one.text(plan)}" for one in plan_columns([plan]))
-    says = f"plan {plan.rank}: {', '.join(setup_words(plan))}; {shown}"
+    says = text(f"plan {plan.rank}: {', '.join(setup_words(plan))}; {shown}")
     first = plan.rank == 1
+    button = (
+        ""
+        if still
+        else (
+            f'role="button" data-plan="{plan.rank}" tabindex="{0 if first else -1}" '
+            f'aria-pressed="{str(first).lower()}" aria-label="{says}" '
+        )
+    )
+    front = _front_class(plan, on_front)
+    rank = svg_text(0, -10, plan.rank, kind="rank", anchor="middle")
     return (
-        f'<g class="point e-{number}{_front_class(plan, on_front)}" role="button" '
-        f'data-plan="{plan.rank}" tabindex="{0 if first else -1}" '
-        f'aria-pressed="{str(first).lower()}" aria-label="{text(says)}" '
-        f'transform="translate({x:.1f} {y:.1f})"><title>{text(says)}</title>'
+        f'<g class="point e-{number}{front}" {button}'
+        f'transform="translate({x:.1f} {y:.1f})"><title>{says}</title>'
         f'<circle class="hit" r="11"/><path transform="scale(1.3)" d="{SHAPES[number]}"/>'
-        f"{svg_text(0, -10, plan.rank, kind='rank', anchor='middle')}</g>"
+        f"{'' if still and 'named' not in front else rank}</g>"
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from ....ledger.shown import Drawn, Shown
+
 
 class PlanSeconds(Struct, frozen=True, kw_only=True):
     """Seconds of a step with their 80 % interval; `parts` add up to the estimate."""
@@ -66,7 +68,7 @@ class ServingFigures(Struct, frozen=True, kw_only=True):
     cost_per_million_tokens: float | None = None
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Shown, Struct, frozen=True, kw_only=True):
     """One set-up, estimated in full.
 
     - `run`: a run file; `settings`: the keys in which it differs from the other plans
@@ -118,7 +120,7 @@ class SearchedSpace(Struct, frozen=True, kw_only=True):
     axes: dict[str, list[Any]] = field(default_factory=dict)
 
 
-class Plans(Struct, frozen=True, kw_only=True):
+class Plans(Drawn, Struct, frozen=True, kw_only=True):
     """Plans of a question, fastest first; `front` has the indices of those on the Pareto front.
 
     `limits`: what the search and the seconds leave out, a sentence for each. `version` changes
