@@ -37,6 +37,7 @@ _HOME = {
     "estimate_zero3_model_states_mem_needs_all_cold": "estimates.published.zero_tables",
     "estimate_zero3_model_states_mem_needs_all_live": "estimates.published.zero_tables",
     "explain_oom": "report.in_program",
+    "load_ipython_extension": "cli.notebook",
     "oom_callback": "report.in_program",
     "plan": "advice.planner.asking.ask",
     "sweep": "estimates.sweep",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 CHANGED_FILES = ("comment", "sarif", "junit", "code_quality")  # what --changed writes
 # Options of `check` that set a key of the run file each.
-KEYS = {option: key for key, option in option_keys("check").items()}
+KEYS = {option: key for key, option in option_keys("check card").items()}
 WITH_VALUE = (
     *KEYS,
     "--nvidia-smi",
@@ -86,18 +86,7 @@ def run(args: argparse.Namespace) -> int:
         from .start import check_startable
 
         check_startable(args.launch)
-    given, machine, busy = _hardware(args)
-    named, here, unread = releases_of_command(args)
-    question = CheckQuestion(
-        hardware=given,
-        machine=machine,
-        busy=busy,
-        pasted=args.nvidia_smi is not None,
-        settings=args.settings,
-        named=named,
-        here=here,
-        unread=unread,
-    )
+    question = question_of(args)
     try:
         readings = asked_readings(args.launch, question, "")
     except UnknownToolError as error:
@@ -116,6 +105,22 @@ def run(args: argparse.Namespace) -> int:
     if args.run:
         print_to_stderr("not started, because it is not known to fit")
     return code
+
+
+def question_of(args: argparse.Namespace) -> CheckQuestion:
+    """What the options ask beside the command."""
+    given, machine, busy = _hardware(args)
+    named, here, unread = releases_of_command(args)
+    return CheckQuestion(
+        hardware=given,
+        machine=machine,
+        busy=busy,
+        pasted=args.nvidia_smi is not None,
+        settings=args.settings,
+        named=named,
+        here=here,
+        unread=unread,
+    )
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
+from ..ledger.shown import Shown
 from ..run.limits import Limit
 from ..runfile.config import GPUConfig
 from ..runfile.read import with_settings
@@ -94,7 +95,7 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
         return KnownReleases(self.named, tuple(self.here))
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class Checked(Shown, Struct, frozen=True, kw_only=True):
     """The answer for one command.
 
     - `code`: its exit code; `problems`: why it has no estimate
@@ -117,6 +118,10 @@ class Checked(Struct, frozen=True, kw_only=True):
     cards: Sequence[SmiCard] = ()
     would_fit: bool = False
     free: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """The verdict in one line, or why there is none."""
+        return self.result.summary if self.result is not None else "; ".join(self.problems)
 
     @property
     def busy(self) -> list[str]:

@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from ..advice.diagnosis.diagnosis import Advice, Diagnosis
 from ..advice.planner.answers.plans import Plan, Plans
-from ..estimates.fit_verdict import WORDS
+from ..estimates.checked import Checked
+from ..estimates.fit_verdict import UNSURE, WORDS
 from ..estimates.result import MemoryResult, more_words, part_rows
 from ..estimates.sweep import Sweep
 from ..estimates.verdict_words import total_bytes
@@ -38,6 +39,7 @@ from .plan.page import WIDTH as SCATTER_WIDTH
 from .plan.page import engines_of, figures, scatter_lines
 from .plan.text import space_words
 from .plan.words import change_words, engine_words, question_words, setup_words, setups_apart
+from .reading import read_words
 from .standalone import THEMES, tokens
 
 TRAINED, SERVED = (PARAM, GRAD, OPTIM, ACT, RUNTIME), (PARAM, CACHE, ACT)
@@ -93,6 +95,7 @@ def html_of(answer: Any) -> str:
         Plans: _plans,
         Plan: _plan,
         Diagnosis: _diagnosis,
+        Checked: _checked,
         Sweep: _sweep,
     }
     return box("".join(views[type(answer)](answer)))
@@ -287,6 +290,17 @@ def plans_picture(plans: Plans) -> Picture:
         )
     height = SCATTER_HEIGHT + 18 * len(named) + 6
     return Picture(lines, SCATTER_WIDTH, height, "front", words)
+
+
+def _checked(found: Checked) -> Iterator[str]:
+    name = found.reading.name
+    yield f'<p class="soft">{text(name)}</p>' if name else ""
+    if found.result is not None:
+        yield from _result(found.result)
+    for problem in found.problems:
+        yield f'<p class="says unsure">? {WORDS[UNSURE]}: {text(problem)}</p>'
+    yield remarks_list(found.busy)
+    yield f'<p class="soft">{text(read_words(found.reading))}</p>'
 
 
 def _sweep(rows: Sweep) -> Iterator[str]:

@@ -21,12 +21,12 @@ def reading_lines(
     reading: Reading, result: MemoryResult | None = None, width: int = WIDTH
 ) -> list[Line]:
     """The tool that was recognised, and what is not modelled."""
-    lines = [line(_counts(reading), DIM)]
+    lines = [line(read_words(reading), DIM)]
     return lines if result is None else [*lines, *limit_lines(result, width)]
 
 
-def _counts(reading: Reading) -> str:
-    """How many keys were honoured, and how many take no memory."""
+def read_words(reading: Reading) -> str:
+    """What it was read as: how many keys were honoured, and how many take no memory."""
     title = f"{reading.tool} {reading.version}".rstrip()
     count = Counter(reading.keys.values())
     words = [f"{count['memory']} honoured"]
