@@ -58,6 +58,7 @@ LEVELS = {
     "died_2": {"phase": 60, "tensor": 60},
     "public_cases": {"cause": 43, "figures": 271},
     "public_cases_2": {"cause": 42, "figures": 357},
+    "public_cases_3": {"cause": 30, "figures": 228},
 }
 
 

@@ -16,6 +16,7 @@ from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
 from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
+from ...tools.logs.in_english import in_english
 from ...tools.logs.read import Log, LogLine
 from ...tools.read import Asked
 from .places import (
@@ -107,12 +108,13 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         whole, half = self.text, PROSE // 2
         text = whole if len(whole) <= PROSE else f"{whole[:half]}\n{whole[-half:]}"
         lines = (one[:LONGEST] for one in text.split("\n"))
-        return "\n".join(one for one in lines if len(OPTION.findall(one)) < MOST_OPTIONS)
+        kept = (one for one in lines if len(OPTION.findall(one)) < MOST_OPTIONS)
+        return in_english("\n".join(kept))
 
     @cached_property
     def begin(self) -> str:
         """The begin of the text, with its commands."""
-        return "\n".join(one[:LONGEST] for one in self.text[:PROSE].split("\n"))
+        return in_english("\n".join(one[:LONGEST] for one in self.text[:PROSE].split("\n")))
 
     @cached_property
     def stack(self) -> Traceback | None:

@@ -129,7 +129,8 @@ def _server(crash: Crash) -> Iterator[Cause]:
         words = {"share": share, "others": told(total - free)}
         yield replace(line_cause(name, CERTAIN, line, **words), phase=STARTING)
     yield from _no_room(crash)
-    for line in crash.log.of("layers_on_card", "memory_plan", "served_model"):
+    failed = crash.log.of("buffer_failed")  # with these layers it did not start
+    for line in [] if failed else crash.log.of("layers_on_card", "memory_plan", "served_model"):
         on, of = line.figures.get("layers"), line.figures.get("all_layers")
         partly = isinstance(on, Figure) and isinstance(of, Figure) and on.value < of.value
         if partly or "CPU" in str(line.figures.get("processor")):
@@ -264,6 +265,8 @@ def _name(crash: Crash, best: Explained | None) -> str:
     phase, tensor = crash.place.phase, crash.place.tensor
     if tensor == ROUTER:
         return BY_TENSOR[tensor]
+    if (phase, tensor) == ("generation", GATHERED):
+        return "gathered_to_generate"
     if phase == OPTIMIZER_STEP:
         return CAUSE_OF_TENSOR[tensor] or "optimizer_states"
     return BY_PHASE.get(phase) or CAUSE_OF_TENSOR[tensor] or BY_NAME.get(_first_word(best), "")
@@ -326,7 +329,7 @@ BY_PHASE = {
     LOADING: "weights",
     STARTING: "start_up",
 }
-ROUTER = "router's loss"
+ROUTER, GATHERED = "router's loss", "gathered parameters"
 BY_TENSOR = {
     "optimizer states": "optimizer_states",
     "optimizer's temporaries": "optimizer_temporaries",
@@ -347,7 +350,7 @@ BY_TENSOR = {
 }
 # Tensors of a stack that tell no cause; "" where a stack says no tensor.
 WITHOUT_CAUSE = (
-    *("", "flat buffer of the parameters", "gathered parameters", "dequantized weight"),
+    *("", "flat buffer of the parameters", GATHERED, "dequantized weight"),
     *("gradients", "gradients' norm", "gradient buckets"),
 )
 CAUSE_OF_TENSOR = {**dict.fromkeys(WITHOUT_CAUSE, ""), **BY_TENSOR}

@@ -208,10 +208,11 @@ def read_log(text: str) -> Log:
     plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
     distinct = _distinct(plain)
     for row in rows():
-        if distinct is not None and row.words.translate(ZEROS) not in distinct:
+        known = row.words.isascii()
+        if known and distinct is not None and row.words.translate(ZEROS) not in distinct:
             continue
         spans = ((0, len(text)),) if row.anywhere else ends
-        hits, skipped = _hits(plain, row.words, spans)
+        hits, skipped = _hits(plain if known else text, row.words, spans)
         if skipped:
             left_out[row.what] = left_out.get(row.what, 0) + skipped
         for place, stop in pairwise((*hits, len(text))):

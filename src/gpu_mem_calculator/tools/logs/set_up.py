@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ...catalog.kept import read_table
 from .figure import Figure, number, size
+from .in_english import in_english
 
 BEGIN, END = 100_000, 50_000  # characters at the begin and the end of a text that are read
 LONGEST, MOST = 2_000, 2_000  # characters of a line; lines
@@ -93,7 +94,7 @@ def set_up(text: str) -> Iterator[tuple[int, dict[str, Figure]]]:
             short = line[:LONGEST]
             in_table = short.lstrip().startswith("|")
             heads = (heads or _cells(short)) if in_table else []
-            found = _Numbers(short).read(heads) if any(map(str.isdigit, short)) else {}
+            found = _Numbers(in_english(short)).read(heads) if any(map(str.isdigit, short)) else {}
             if found and told < MOST:
                 told += 1
                 yield place, found
