@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from gpu_mem_calculator.catalog.hub.access import Access, access
+from tests.conftest import ROOT
 
 from .conftest import Answer, Command
 
@@ -338,6 +339,34 @@ def test_what_cannot_be_asked_is_one_sentence(
     assert answer.code == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
+
+
+SFT = """base_model: Qwen/Qwen2.5-1.5B
+datasets: [{path: tatsu-lab/alpaca, type: alpaca}]
+adapter: lora
+sequence_len: 2048
+micro_batch_size: 1
+bf16: true
+lora_r: 16
+lora_alpha: 32
+lora_target_linear: true
+"""
+
+
+def test_the_example_of_the_page(git: Git, command: Command) -> None:
+    """docs/pulls.md shows what is printed."""
+    server = "vllm serve Qwen/Qwen3-8B --max-model-len 8192\n"
+    commit(git, {"serve.sh": server, "sft.yaml": SFT})
+    git("checkout", "-q", "-b", "mine")
+    write({"serve.sh": server.replace("8192", "40960"), "sft.yaml": SFT.replace("2048", "4096")})
+    page = (ROOT / "docs" / "pulls.md").read_text("utf-8")
+    (shown,) = re.findall(
+        r"^\$ gpu-mem-calc (check [^\n]*)\n(.*?)\$ echo \$\?\n1\n", page, re.M | re.S
+    )
+    answer = command(*shown[0].split())
+    assert answer.code == 1
+    base = git("rev-parse", "main")[:12]
+    assert answer.out == re.sub(r"compared with \w{12}", f"compared with {base}", shown[1])
 
 
 def test_outside_a_repository(
