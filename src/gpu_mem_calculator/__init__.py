@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         estimate_zero3_model_states_mem_needs_all_live,
     )
     from .estimates.sweep import sweep
+    from .lab.module_memory import estimate_memory
     from .report.in_program import explain_oom, oom_callback
     from .runfile.text.errors import InputError
 
@@ -30,6 +31,7 @@ _HOME = {
     "InputError": "runfile.text.errors",
     "diagnose": "advice.diagnosis.diagnose",
     "estimate": "estimates.calculator",
+    "estimate_memory": "lab.module_memory",
     "estimate_zero2_model_states_mem_needs": "estimates.published.zero_tables",
     "estimate_zero2_model_states_mem_needs_all_cold": "estimates.published.zero_tables",
     "estimate_zero2_model_states_mem_needs_all_live": "estimates.published.zero_tables",
@@ -50,6 +52,7 @@ __all__ = [
     "__version__",
     "diagnose",
     "estimate",
+    "estimate_memory",
     "estimate_zero2_model_states_mem_needs",
     "estimate_zero2_model_states_mem_needs_all_cold",
     "estimate_zero2_model_states_mem_needs_all_live",

@@ -23,6 +23,7 @@ from ..estimates.fit_verdict import UNSURE, WORDS
 from ..estimates.result import MemoryResult, more_words, part_rows
 from ..estimates.sweep import Sweep
 from ..estimates.verdict_words import total_bytes
+from ..lab.module_memory import MemoryEstimate
 from ..ledger.ledger import ACT, CACHE, GRAD, OPTIM, PARAM, RUNTIME
 from ..ledger.units import GIB
 from .backtest_picture import SHAPES
@@ -30,7 +31,7 @@ from .diagnosis import STYLES, UNKNOWN, figure
 from .html import TONES, asset
 from .html_tables import num_cells, remarks_list, size, table, text
 from .instants import InstantColumn, KindSlice
-from .lines import BAD, count
+from .lines import BAD, count, gib
 from .patterns import TITLES
 from .picture import CHARACTER, drawing
 from .plan.figures import plan_columns
@@ -97,6 +98,7 @@ def html_of(answer: Any) -> str:
         Diagnosis: _diagnosis,
         Checked: _checked,
         Sweep: _sweep,
+        MemoryEstimate: _module,
     }
     return box("".join(views[type(answer)](answer)))
 
@@ -290,6 +292,21 @@ def plans_picture(plans: Plans) -> Picture:
         )
     height = SCATTER_HEIGHT + 18 * len(named) + 6
     return Picture(lines, SCATTER_WIDTH, height, "front", words)
+
+
+def _module(found: MemoryEstimate) -> Iterator[str]:
+    named = [
+        (PARAM, "parameters", found.parameter_bytes),
+        (GRAD, "gradients", found.gradient_bytes),
+        (OPTIM, "optimizer states", found.optimizer_bytes),
+        (ACT, "activations", found.activation_bytes),
+    ]
+    rest = found.allocated_bytes - sum(row[2] for row in named)
+    rows = [*named, (RUNTIME, "overhead", rest)]
+    needs = f"torch needs {gib(found.needs_bytes, 2)} GiB"
+    yield f'<p class="says">{needs}, {gib(found.margin_bytes, 2)} more to be certain</p>'
+    yield f'<p class="soft">highest in {text(found.peak_phase)}, on {text(found.gpu)}</p>'
+    yield f"{_bar(rows, found.allocated_bytes)}{_parts(rows)}{remarks_list(found.notes)}"
 
 
 def _checked(found: Checked) -> Iterator[str]:
