@@ -63,6 +63,10 @@ class Picture(Struct, frozen=True):
     kind: str
     words: str
 
+    def __repr__(self) -> str:
+        """What it shows, for a console."""
+        return f"Picture({self.words!r})"
+
     def _repr_html_(self) -> str:
         """The picture in a notebook."""
         return box(self.svg())
