@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..advice.comparison import KeyDifference
 from ..estimates.result import MemoryResult
@@ -102,6 +102,53 @@ class CheckBody(Struct, frozen=True, omit_defaults=True):
     result: MemoryResult | None = None
     answers: list[dict[str, Any]] = []
     together: list[dict[str, Any]] = []
+
+
+class AdmissionRequest(Struct, frozen=True):
+    """What Kubernetes asks: an object that is created or changed; null where it is deleted."""
+
+    uid: str
+    operation: str = "CREATE"
+    object: dict[str, Any] | None = None
+
+
+class AdmissionReview(Struct, frozen=True):
+    """A question of a ValidatingAdmissionWebhook; what it has besides is not needed."""
+
+    api_version: Literal["admission.k8s.io/v1"] = field(name="apiVersion")
+    kind: Literal["AdmissionReview"]
+    request: AdmissionRequest
+
+
+class DeniedStatus(Struct, frozen=True):
+    """Why an object is denied."""
+
+    code: int
+    message: str
+
+
+class AdmissionResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether an object is admitted, and what its sender is told."""
+
+    uid: str
+    allowed: bool
+    status: DeniedStatus | None = None
+    warnings: list[str] = []
+
+
+class AdmissionAnswer(Struct, frozen=True, kw_only=True):
+    """The answer to an AdmissionReview."""
+
+    api_version: str = field(name="apiVersion", default="admission.k8s.io/v1")
+    kind: str = "AdmissionReview"
+    response: AdmissionResponse
+
+
+class SkyPilotRequest(Struct, frozen=True):
+    """What SkyPilot asks: a task and its configuration, both as YAML."""
+
+    task: str
+    skypilot_config: str = ""
 
 
 class TwoRuns(Struct, frozen=True, forbid_unknown_fields=True):

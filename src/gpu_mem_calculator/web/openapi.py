@@ -30,7 +30,7 @@ ABOUT = (
 )
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
-RUN_OR_TEXT = "RunOrText"
+RUN_OR_TEXT, SKYPILOT = "RunOrText", "SkyPilotBody"
 _TABLES = tables(__file__)
 # By the schema of the body, or of the answer where only some bodies have an example.
 EXAMPLES = {
@@ -115,6 +115,10 @@ def _components() -> dict[str, Any]:
         RUN_OR_TEXT: {
             "anyOf": [_schema(RUN), _schema("PastedText")],
             "description": "A run file, or a text that means one.",
+        },
+        SKYPILOT: {
+            "anyOf": [_schema("SkyPilotRequest"), {"type": "string"}],
+            "description": "A request of SkyPilot, which it sends as a string of JSON.",
         },
         ANYTHING: {
             "anyOf": [_schema(RUN), {}],

@@ -28,12 +28,9 @@ from ..advice.training.answers import longest_length, training_answers
 from ..advice.training.remedies import remedies
 from ..advice.training.run_changes import all_changes, ledger_bytes
 from ..catalog.hub.access import Access, allow, endpoint
-from ..estimates.busy import BusyCards
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
-from ..estimates.checked import CheckQuestion, asked_readings, check_reading, unknown_tool
 from ..estimates.explain.explain import explain
 from ..estimates.fit_verdict import FITS
-from ..estimates.several import answer_data, taken_together
 from ..ledger.units import MIB
 from ..report.data import answers_data
 from ..report.html import html_report, remedies_section
@@ -45,12 +42,11 @@ from ..runfile.read import with_settings
 from ..runfile.text.errors import InputError
 from ..runfile.text.files import is_pickle
 from ..runfile.text.json_text import parse_json
-from ..tools.reading.tools import UnknownToolError
-from ..tools.releases.named import read_at
+from .checks import DeniedError, check, kubernetes, skypilot
 from .export import export
 from .logs import log_fault, start_logs
 from .options import Options, is_true, numbers, one_of, width
-from .pasted_text import asked, diagnosed, read_pasted, source, without_cards
+from .pasted_text import asked, diagnosed, read_pasted
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
@@ -169,26 +165,6 @@ def explain_entries(body: Any, _options: Options) -> Any:
     return explain(_estimate(body, replay=False))
 
 
-def check(body: Any, options: Options) -> Any:
-    """Whether each command of a text fits, and those on one GPU together; or a run file."""
-    hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
-    named = read_at([options["at"]]) if options.get("at") else None
-    given, busy = source(body), BusyCards()
-    if not isinstance(given, str):
-        asked(given).checked()  # of a run file, what is wrong is its sender's
-    else:
-        given, busy = without_cards(given)
-        least = min(busy.cards, key=lambda card: card.total or 0, default=None)
-        hardware = hardware or ({} if least is None else least.section)
-    question = CheckQuestion(hardware=hardware, busy=busy, pasted=bool(busy.cards), named=named)
-    try:
-        readings = asked_readings(given, question, None)
-    except UnknownToolError as error:
-        return unknown_tool(error)
-    checked = [check_reading(one, question) for one in readings]
-    return answer_data(checked, taken_together(checked))
-
-
 def compare(body: Any, _options: Options) -> Any:
     """Two runs side by side."""
     pair = isinstance(body, Mapping) and body.keys() == {*SIDES}
@@ -284,6 +260,8 @@ TASKS: dict[str, Task] = {
     "warm": warm_up,
     "calculate": calculate,
     "check": check,
+    "admission/kubernetes": kubernetes,
+    "admission/skypilot": skypilot,
     "compare": compare,
     "diagnose": diagnose,
     "replay": calculate,
@@ -345,6 +323,8 @@ def reply_or_refusal(ask: TaskRequest) -> TaskReply:
     try:
         reply = answer(ask)
         return gzipped(reply) if ask.packs and len(reply.body) >= PACK_FROM_BYTES else reply
+    except DeniedError as error:
+        return refusal(400, error.problems)
     except InputError as error:
         return refusal(422, error.problems)
     except MemoryError:

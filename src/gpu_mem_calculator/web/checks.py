@@ -1,0 +1,138 @@
+"""Whether commands fit, for a client, and for what admits jobs to a cluster.
+
+What does not fit is denied with our sentence. What cannot be told is admitted, with a warning where
+the protocol has one, unless `strict` asks for the opposite. What starts nothing that is known is
+admitted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..estimates.busy import BusyCards
+from ..estimates.checked import Checked, CheckQuestion, asked_readings, check_reading, unknown_tool
+from ..estimates.fit_verdict import EXIT_CODES, FITS, SHORT
+from ..estimates.several import Shared, answer_data, taken_together, worst_code
+from ..runfile.text.errors import InputError
+from ..runfile.text.json_text import parse_json
+from ..tools.reading.tools import UnknownToolError
+from ..tools.releases.named import read_at
+from .bodies import (
+    AdmissionAnswer,
+    AdmissionResponse,
+    AdmissionReview,
+    DeniedStatus,
+    SkyPilotRequest,
+)
+from .options import Options, is_true
+from .pasted_text import asked, source, without_cards
+
+Body = TypeVar("Body")
+MOST_LETTERS = 256  # of a warning; Kubernetes cuts longer ones
+ENDS = ("DELETE", "CONNECT")  # operations that start nothing
+
+
+class DeniedError(InputError):
+    """A job that does not fit, where the protocol says so by a status."""
+
+
+def check(body: Any, options: Options) -> Any:
+    """Whether each command of a text fits, and those on one GPU together; or a run file."""
+    given, busy = source(body), BusyCards()
+    if not isinstance(given, str):
+        asked(given).checked()  # of a run file, what is wrong is its sender's
+    else:
+        given, busy = without_cards(given)
+    try:
+        checked = _checked(given, _question(options, busy))
+    except UnknownToolError as error:
+        return unknown_tool(error)
+    return answer_data(checked, taken_together(checked))
+
+
+def kubernetes(body: Any, options: Options) -> AdmissionAnswer:
+    """The answer to an AdmissionReview of Kubernetes, on any object with containers."""
+    request = _read(body, AdmissionReview).request
+    denied, warnings = "", list[str]()
+    if request.object is not None and request.operation not in ENDS:
+        denied, warnings = _decided(json.dumps(request.object), options)
+    answer = AdmissionResponse(
+        uid=request.uid,
+        allowed=not denied,
+        status=DeniedStatus(code=403, message=denied) if denied else None,
+        warnings=[_cut(one) for one in warnings] if not denied else [],
+    )
+    return AdmissionAnswer(response=answer)
+
+
+def skypilot(body: Any, options: Options) -> str:
+    """The answer to a RestfulAdminPolicy of SkyPilot: the task and its configuration as they are.
+
+    SkyPilot sends its JSON as a string of JSON, and reads the answer in the same form.
+    """
+    if isinstance(body, str):
+        try:
+            body = parse_json(body)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the text in the body is not JSON: {error}") from None
+    request = _read(body, SkyPilotRequest)
+    denied, _ = _decided(request.task, options)
+    if denied:
+        raise DeniedError(denied)
+    return json.dumps({"task": request.task, "skypilot_config": request.skypilot_config})
+
+
+def _decided(text: str, options: Options) -> tuple[str, list[str]]:
+    """Why what a text starts is denied, empty where it is admitted; and warnings."""
+    strict, question = is_true(options, "strict"), _question(options, BusyCards())
+    question.door(None)  # a card that is not known is not the job's fault
+    try:
+        checked = _checked(text, question)
+    except InputError as error:
+        return "", list(error.problems[:1])
+    shared = taken_together(checked)
+    code, said = worst_code(checked, shared), _sentences(checked, shared)
+    if code == EXIT_CODES[SHORT] or (strict and code != EXIT_CODES[FITS]):
+        return "; ".join(said), []
+    return "", said
+
+
+def _sentences(checked: Sequence[Checked], shared: Sequence[Shared]) -> list[str]:
+    """A sentence for each command that does not certainly fit, and for what they take together."""
+    found = []
+    for one in checked:
+        if one.code != EXIT_CODES[FITS]:
+            said = one.result.summary if one.result is not None else "; ".join(one.problems)
+            found.append(f"{one.reading.name or one.reading.tool}: {said}")
+    return [*found, *(gpu.text for gpu in shared if gpu.verdict != FITS)]
+
+
+def _question(options: Options, busy: BusyCards) -> CheckQuestion:
+    """What the options ask; `busy` are the cards that a text states."""
+    hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
+    least = min(busy.cards, key=lambda card: card.total or 0, default=None)
+    hardware = hardware or ({} if least is None else least.section)
+    named = read_at([options["at"]]) if options.get("at") else None
+    return CheckQuestion(hardware=hardware, busy=busy, pasted=bool(busy.cards), named=named)
+
+
+def _checked(given: Any, question: CheckQuestion) -> list[Checked]:
+    """The answers for what is given."""
+    return [check_reading(one, question) for one in asked_readings(given, question, None)]
+
+
+def _read(body: Any, kind: type[Body]) -> Body:
+    """A body of this form."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        name = "an AdmissionReview" if kind is AdmissionReview else "a request of SkyPilot"
+        raise InputError(f"the body is not {name}: {error}") from None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
