@@ -1,5 +1,6 @@
 # make run    an estimate for Llama-2-7B on 8 GPUs
 # make serve  the web page, on this machine
+# make site   the page as plain files, which need no server, in build/site
 # make test   everything that has to hold; installs what it needs; 12 minutes on two cores
 # make proof  whole corpora and long fuzzing; before a release, about half an hour
 # make mutants  small faults in the formulas, one at a time: the tests must notice 90 %; half an hour
@@ -17,13 +18,17 @@ BIN := $(VENV)/bin
 # modules are compiled when first imported: most of what is installed never is
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: run serve test proof mutants programs lint bench compare-traces drift drift-update gptlite-bench clean
+.PHONY: run serve site test proof mutants programs lint bench compare-traces drift drift-update gptlite-bench clean
 
 run: $(VENV)/base
 	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
 
 serve: $(VENV)/web
 	$(BIN)/gpu-mem-calc serve
+
+SITE ?= build/site
+site: $(VENV)/dev
+	$(BIN)/python -m maintenance.site $(SITE) --packages $(VENV)/pyodide
 
 # lint needs one core and installing torch little more than the network, so they share the time
 test: $(VENV)/dev
@@ -42,7 +47,7 @@ proof: programs
 mutants: $(VENV)/reference
 	$(BIN)/python -m maintenance.mutants
 
-programs: $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm
+programs: $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm $(VENV)/pyodide/fetched
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check --no-cache .
@@ -128,4 +133,9 @@ $(VENV)/sandbox: $(VENV)/dev | $(VENV)/browser
 # Helm itself, which the chart's tests ask beside gotpl, where it can be had and runs
 $(VENV)/helm: $(VENV)/dev
 	$(BIN)/python -m tests.deploy.fetch_helm $(BIN)/helm
+	@touch $@
+
+# Python for the browser: what the page without a server is built and tested with
+$(VENV)/pyodide/fetched: maintenance/site/packages.py | $(VENV)/dev
+	$(BIN)/python -m maintenance.site.packages $(VENV)/pyodide
 	@touch $@

@@ -8,7 +8,7 @@ from gpu_mem_calculator import catalog
 from gpu_mem_calculator.runfile.resolve.resolve import resolve
 from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines import engine_names
-from gpu_mem_calculator.web.routes import engine_titles, preset, presets
+from gpu_mem_calculator.web.facts import engine_titles, preset, presets
 
 
 def test_engines_are_those_that_a_run_file_takes() -> None:

@@ -21,7 +21,12 @@ def folder_names(package: str) -> tuple[str, ...]:
     """The names of a package's engines, which are its folders."""
     (path,) = sys.modules[package].__path__
     folders = (name for name in os.listdir(path) if "." not in name)
-    return tuple(sorted(n for n in folders if os.path.exists(f"{path}/{n}/__init__.py")))
+    return tuple(sorted(name for name in folders if _is_package(f"{path}/{name}")))
+
+
+def _is_package(folder: str) -> bool:
+    """Whether Python imports it, from its source or, in a browser, compiled."""
+    return any(os.path.exists(f"{folder}/__init__.{ending}") for ending in ("py", "pyc"))
 
 
 @cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ..tools.translation.arguments import tables
-from .openapi import RUN_OR_TEXT, RouteDocument
+from .route_document import RUN_OR_TEXT, RouteDocument
 
 QUICK, SLOW = "quick", "slow"
 
@@ -35,6 +37,17 @@ class Address(RouteDocument, frozen=True, kw_only=True):
     def method(self) -> str:
         """The method that it takes."""
         return "POST" if self.body else "GET"
+
+    def refusal(self, names: Sequence[str]) -> str:
+        """Why these names of query parameters are refused, as a sentence; empty where none is."""
+        settings = "model.name" in self.query  # then any setting of a run file is one
+        unknown = [n for n in names if n not in self.query and not (settings and "." in n)]
+        if unknown:
+            known = ", ".join(self.query) or "none"
+            return f"{unknown[0][:80]!r} is not an option here; it has: {known}"
+        if len(set(names)) < len(names):
+            return "an option is there more than once; leave one of them out"
+        return ""
 
 
 CALCULATIONS = msgspec.convert(tables(__file__), tuple[Address, ...])

@@ -37,7 +37,8 @@ READY = _lane_gauge("gpu_mem_calc_ready_processes", "Calculating processes that 
 OUTCOMES = Counter(
     "gpu_mem_calc_calculations", "Calculations by how they ended.", ["lane", "outcome"]
 )
-HEADER_BYTES = [(name.encode(), value.encode()) for name, value in tables(__file__).items()]
+HEADERS: Mapping[str, str] = tables(__file__)
+HEADER_BYTES = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 # cached: looking a label up takes a while

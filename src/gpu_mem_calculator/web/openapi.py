@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from .. import __version__
 from ..advice.serving.answers import Answers
@@ -18,6 +17,7 @@ from ..tools.translation.arguments import tables
 from .bodies import ALL
 from .options import QUERY, WORDS
 from .plan_question import PlanAsked, PlansReply
+from .route_document import PRESETS, RUN_OR_TEXT, TITLES, RouteDocument
 from .worker_messages import BINARY, JSON
 
 # Every type that the description names.
@@ -29,8 +29,7 @@ ABOUT = (
     "and says whether it fits."
 )
 TEMPLATE = "#/components/schemas/{name}"
-SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
-RUN_OR_TEXT, SKYPILOT = "RunOrText", "SkyPilotBody"
+SERVER, ANYTHING, SKYPILOT = "ServerAnswers", "Anything", "SkyPilotBody"
 _TABLES = tables(__file__)
 # By the schema of the body, or of the answer where only some bodies have an example.
 EXAMPLES = {
@@ -39,25 +38,6 @@ EXAMPLES = {
 }
 FAILURES = {int(status): words for status, words in _TABLES["failures"].items()}
 GUARDED = (421, 429, 431)  # by the guard, on every address
-
-
-class RouteDocument(Struct, frozen=True, kw_only=True):
-    """What the OpenAPI document says of one address.
-
-    - `answer` and `body`: names of schemas; there may be no body; `binary`: it may be a file, too
-    - `query`: the query parameters that it takes; `words`: those of its path
-    - `fails`: the statuses of its refusals, besides those of every address
-    """
-
-    summary: str
-    tag: str
-    body: str = ""
-    binary: bool = False
-    query: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    media: str = JSON
-    answer: str = "object"
-    fails: tuple[int, ...] = ()
 
 
 def operation(doc: RouteDocument, name: str) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 A calculation's body is read within limits, its task is run in a lane, and a calculating process
 makes the reply. Facts, which never change, are encoded once.
-
-The presets: what a list of them shows, and each as a run file.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -20,88 +18,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .. import catalog
-from ..catalog.model_names import spellings
 from ..ledger.units import KIB
-from ..report.lines import count
-from ..runfile.config import ModelConfig
-from ..runfile.find_model.model_facts import expert_facts
-from ..runfile.find_model.model_source import SAME_KEYS, ResolvedModel, find_model
-from ..runfile.keys.fields import form
-from ..runfile.keys.schema import RUN, schema
-from ..runfile.resolve.training_defaults import default_sequence
-from ..serving import serving_section
-from ..tools.translation.arguments import tables
-from ..training.engines import engines
+from ..runfile.keys.schema import RUN
 from .addresses import CALCULATIONS, SLOW, Address
+from .facts import FACT, preset_reply
 from .guard import refused
 from .observability import OUTCOMES, metrics
-from .openapi import PRESETS, TITLES, RouteDocument, openapi_document, operation
 from .pool import ProcessLane, QueueFullError, TimeLimitError
 from .reply_cache import ReplyCache
+from .route_document import RouteDocument
 from .settings import ServiceSettings
 from .worker_messages import BINARY, JSON, TaskReply, TaskRequest, refusal
-
-FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
-EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
-# A preset trains with ZeRO-3 on one node, so that most of them fit.
-SECTIONS = tables(__file__)
-
-
-@cache
-def presets() -> dict[str, dict[str, Any]]:
-    """What a list of presets shows, by name."""
-    return {row["name"]: _preset_row(row) for row in catalog.rows("index")}
-
-
-def _preset_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    family = catalog.preset_config(row["config"]).get("model_type", "")
-    words = [f"{family}", f"{count(row['num_parameters'])} parameters", row.get("hub_id", "")]
-    return {
-        "display_name": row["title"],
-        "description": ", ".join(filter(None, words)),
-        "num_parameters": row["num_parameters"],
-        "family": family,
-        "hub_id": row.get("hub_id"),
-        "spellings": spellings().get(row["name"], []),
-    }
-
-
-def preset(name: str) -> dict[str, Any] | None:
-    """A preset as a run file: ZeRO-3 on one node, or a server where its training is not modelled.
-
-    None where no preset has that name.
-    """
-    row = catalog.find("index", name) if name else None
-    if row is None:
-        return None
-    model = find_model(ModelConfig(name=row["name"]))
-    section = {"name": row["name"], **model_fields(model)}
-    if not model.arch.trains:
-        hardware = {**SECTIONS["hardware"], "num_gpus": 1}
-        inference = serving_section(model.arch.family)
-        return {"model": section, "inference": inference, "hardware": hardware}
-    training = {**SECTIONS["training"], "seq_len": default_sequence(model.arch.max_seq_len)}
-    return {"model": section, **SECTIONS, "training": training}
-
-
-def model_fields(model: ResolvedModel) -> dict[str, Any]:
-    """The model section's plain numbers, as the model's config.json has them; those that it does
-    not have are left out.
-    """
-    config = model.config or {}
-    inner = config.get("text_config")
-    sizes = inner if isinstance(inner, Mapping) else config
-    fields: dict[str, Any] = {"num_parameters": model.arch.num_parameters}
-    for field in FIELDS:
-        values = (sizes.get(key) for key in SAME_KEYS[field])
-        value = next((one for one in values if type(one) is int), None)
-        if value is not None:
-            fields[field] = value
-    experts = expert_facts(model.arch)
-    fields["moe_enabled"] = bool(experts)
-    return fields | {field: experts[field] for field in EXPERTS if field in experts}
-
 
 MOST_OPTIONS, MOST_QUERY_BYTES = 200, 64 * KIB
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles
@@ -239,27 +166,6 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 FACTS, WATCH = "catalogue", "operate"
 
 
-@cache
-def gpus() -> dict[str, Any]:
-    """Every GPU of the catalogue."""
-    return {"gpus": list(catalog.rows("gpus"))}
-
-
-def engine_titles() -> dict[str, str]:
-    """Titles of the training engines by name."""
-    return {name: engine.title for name, engine in engines().items()}
-
-
-# Path -> the function that makes a fact, the schema of its reply, its summary.
-FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
-    "/api/presets": (presets, PRESETS, "The models that have a name"),
-    "/api/gpus": (gpus, "Cards", "The cards that have a name"),
-    "/api/schema": (schema, "object", "The run file's JSON Schema"),
-    "/api/form": (form, "Form", "The run file's keys, their defaults and meanings"),
-    "/api/engines": (engine_titles, TITLES, "The training engines"),
-}
-
-
 def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
     """Every address: path, method, endpoint and document."""
     for route in CALCULATIONS:
@@ -277,6 +183,8 @@ def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
 
 def openapi() -> dict[str, Any]:
     """The OpenAPI document of the service."""
+    from .openapi import openapi_document, operation  # types of every reply, which no reply needs
+
     paths: dict[str, dict[str, Any]] = {}
     for path, method, _, about in operations():
         paths.setdefault(path, {})[method.lower()] = operation(about, f"{method} {path}")
@@ -293,16 +201,10 @@ def named_routes() -> tuple[list[Route], dict[Endpoint, str]]:
 
 
 def _calculation(route: Address) -> Endpoint:
-    settings = "model.name" in route.query  # then any setting of a run file is one
-
     async def endpoint(request: Request) -> Response:
         query = request.query_params
-        unknown = [n for n in query if n not in route.query and not (settings and "." in n)]
-        if unknown:
-            known = ", ".join(route.query) or "none"
-            return refused(422, f"{unknown[0][:80]!r} is not an option here; it has: {known}")
-        if len(query) < len(query.multi_items()):
-            return refused(422, "an option is there more than once; leave one of them out")
+        if problem := route.refusal([name for name, _ in query.multi_items()]):
+            return refused(422, problem)
         lane = SLOW if query.get("replay") == "true" else route.lane
         words = request.path_params
         return await answer_request(request, route.task, lane, binary=route.binary, **words)
@@ -355,11 +257,7 @@ async def _healthy(_request: Request) -> Response:
 
 async def _preset(request: Request) -> Response:
     """A preset as a run file, or 404."""
-    name = request.path_params["name"]
-    run = preset(name)
-    if run is None:
-        return refused(404, f"{name[:80]!r} is not a preset; see /api/presets")
-    return Response(msgspec.json.encode(run), media_type=JSON)
+    return _response(preset_reply(request.path_params["name"]))
 
 
 async def _ready(request: Request) -> Response:
