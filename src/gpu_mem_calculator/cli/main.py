@@ -27,6 +27,7 @@ VERBS = {
     "trace": "run the real model's code on fake tensors, without a GPU",
     "measure": "run one rank of the job on one real GPU, and measure it",
     "serve": "start the web page and its API on this machine",
+    "mcp": "the same answers for agents, by the Model Context Protocol",
     "backtest": "compare predictions with measured runs",
     "deepspeed": "DeepSpeed's own table of memory for ZeRO model states",
     "presets": "list the models that are known by name",
@@ -42,7 +43,14 @@ OTHER_WORDS = {
     "web": "serve",
 }
 RUN_FILES = (".json", ".yaml", ".yml", ".toml")  # endings of run files
-LASTING = ("plan", "trace", "measure", "serve", "backtest")  # verbs that run for more than a moment
+LASTING = (
+    "plan",
+    "trace",
+    "measure",
+    "serve",
+    "mcp",
+    "backtest",
+)  # verbs that run for more than a moment
 # Verbs that take a command behind `--`, and the module that parts it from the options.
 SEPARATED = {one: one for one in ("check", "compare", "diagnose")} | {"backtest": "diagnose"}
 LISTS = ("presets", "gpus")  # verbs that list rows of the catalogue, without msgspec

@@ -103,7 +103,7 @@ def cut(lines: list[Line], most: int) -> list[Line]:
 def parts_lines(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     """The parts at the peak, with bars, and their total: the number to compare with the card."""
     text = width - NAME - FIGURE - BAR - 2 if width >= NARROW else 0
-    rows = list(_merged(parts(estimate, text)))
+    rows = list(merged(parts(estimate, text)))
     most = max(row.bytes for row in rows)
     for row in rows:
         left = f"{row.title:<{NAME}}{shorten(row.text, text):<{text}}"
@@ -118,7 +118,7 @@ def parts_lines(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     ]
 
 
-def _merged(rows: Sequence[BreakdownRow]) -> Iterator[BreakdownRow]:
+def merged(rows: Sequence[BreakdownRow]) -> Iterator[BreakdownRow]:
     """The rows with temporaries, communication buffers and workspaces as one."""
     small = [row for row in rows if row.title in MERGED]
     for row in rows:

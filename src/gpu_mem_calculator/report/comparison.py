@@ -92,7 +92,7 @@ def _parts(estimate: Estimate) -> dict[str, int]:
 
 
 def _difference(ours: int | None, theirs: int | None) -> str:
-    return _figures(*map(_gib, (ours, theirs)), _signed((theirs or 0) - (ours or 0)))
+    return _figures(*map(_gib, (ours, theirs)), signed((theirs or 0) - (ours or 0)))
 
 
 def _figures(*texts: str) -> str:
@@ -103,7 +103,8 @@ def _gib(size: int | None) -> str:
     return "-" if size is None else gib(size, 2)
 
 
-def _signed(size: int | None) -> str:
+def signed(size: int | None) -> str:
+    """A difference in GiB with its sign."""
     if size is None:
         return "together"
     text = gib(abs(size), 2)
@@ -119,9 +120,9 @@ def _cause_lines(found: Compared) -> Iterator[Line]:
     yield line()
     yield line("what differs, each by itself in A".ljust(TITLE) + _figures(*heads), BOLD)
     for cause in found.causes[:MOST_SHOWN]:
-        figures = ("", "", _signed(cause.adds_bytes))
+        figures = ("", "", signed(cause.adds_bytes))
         if cache:
-            figures = ("", _signed(cause.adds_bytes), _signed(cause.adds_cache_bytes))
+            figures = ("", signed(cause.adds_bytes), signed(cause.adds_cache_bytes))
         text = f"  {cause_words(cause)}"
         if len(text) >= TITLE + FIGURE:
             yield line(text)

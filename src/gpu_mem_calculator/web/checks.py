@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from ..estimates.busy import BusyCards
 from ..estimates.checked import Checked, CheckQuestion, asked_readings, check_reading, unknown_tool
 from ..estimates.fit_verdict import EXIT_CODES, FITS, SHORT
 from ..estimates.several import Shared, answer_data, taken_together, worst_code
@@ -42,16 +42,27 @@ class DeniedError(InputError):
 
 def check(body: Any, options: Options) -> Any:
     """Whether each command of a text fits, and those on one GPU together; or a run file."""
-    given, busy = source(body), BusyCards()
-    if not isinstance(given, str):
-        asked(given).checked()  # of a run file, what is wrong is its sender's
-    else:
-        given, busy = without_cards(given)
     try:
-        checked = _checked(given, _question(options, busy))
+        checked = checked_source(source(body), _question(options))
     except UnknownToolError as error:
         return unknown_tool(error)
     return answer_data(checked, taken_together(checked))
+
+
+def checked_source(given: Any, question: CheckQuestion, folder: str | None = None) -> list[Checked]:
+    """The answers for what is given, on the cards of an nvidia-smi table in it.
+
+    folder: where the files are that it names; None where none may be opened
+    """
+    if isinstance(given, str):
+        given, busy = without_cards(given)
+        if busy.cards:
+            least = min(busy.cards, key=lambda card: card.total or 0)
+            hardware = question.hardware or least.section
+            question = replace(question, hardware=hardware, busy=busy, pasted=True)
+    elif folder is None:
+        asked(given).checked()  # of a run file, what is wrong is its sender's
+    return [check_reading(one, question) for one in asked_readings(given, question, folder)]
 
 
 def kubernetes(body: Any, options: Options) -> AdmissionAnswer:
@@ -88,10 +99,10 @@ def skypilot(body: Any, options: Options) -> str:
 
 def _decided(text: str, options: Options) -> tuple[str, list[str]]:
     """Why what a text starts is denied, empty where it is admitted; and warnings."""
-    strict, question = is_true(options, "strict"), _question(options, BusyCards())
+    strict, question = is_true(options, "strict"), _question(options)
     question.door(None)  # a card that is not known is not the job's fault
     try:
-        checked = _checked(text, question)
+        checked = checked_source(text, question)
     except InputError as error:
         return "", list(error.problems[:1])
     shared = taken_together(checked)
@@ -111,18 +122,11 @@ def _sentences(checked: Sequence[Checked], shared: Sequence[Shared]) -> list[str
     return [*found, *(gpu.text for gpu in shared if gpu.verdict != FITS)]
 
 
-def _question(options: Options, busy: BusyCards) -> CheckQuestion:
-    """What the options ask; `busy` are the cards that a text states."""
+def _question(options: Options) -> CheckQuestion:
+    """What the options ask."""
     hardware = {"gpu": options["gpu"]} if options.get("gpu") else {}
-    least = min(busy.cards, key=lambda card: card.total or 0, default=None)
-    hardware = hardware or ({} if least is None else least.section)
     named = read_at([options["at"]]) if options.get("at") else None
-    return CheckQuestion(hardware=hardware, busy=busy, pasted=bool(busy.cards), named=named)
-
-
-def _checked(given: Any, question: CheckQuestion) -> list[Checked]:
-    """The answers for what is given."""
-    return [check_reading(one, question) for one in asked_readings(given, question, None)]
+    return CheckQuestion(hardware=hardware, named=named)
 
 
 def _read(body: Any, kind: type[Body]) -> Body:

@@ -21,6 +21,7 @@ from .worker_messages import JSON, refusal
 
 MOST_HEAD_BYTES, MOST_HEADERS = 32 * KIB, 100
 RETRY_SECONDS = 1
+MACHINES = ("/api/", "/mcp")  # addresses that no page of another site may use
 NAVIGATIONS = ("GET", "HEAD")  # somebody follows a link to this service
 ELSEWHERE = ("cross-site", "same-site")  # what a browser says of another page's request
 
@@ -63,7 +64,7 @@ class RequestGuard:
         host = headers.get("host", "")
         if len(headers.getlist("host")) > 1 or not is_allowed(host, self.settings.allowed_hosts):
             return refused(421, wrong_host(host))
-        if scope["path"].startswith("/api/") and is_cross_site(scope["method"], headers):
+        if scope["path"].startswith(MACHINES) and is_cross_site(scope["method"], headers):
             return refused(403, CROSS_SITE)
         most = self.settings.client_requests
         if self.requests[client] >= most:

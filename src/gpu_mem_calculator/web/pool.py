@@ -14,6 +14,7 @@ import contextlib
 import signal
 import sys
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -82,8 +83,9 @@ class TimeLimitError(Exception):
 class CalculatorProcess(asyncio.SubprocessProtocol):
     """One calculating process, which runs one task at a time."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, words: Sequence[str] = ()) -> None:
         self.seconds = seconds  # that a task may take
+        self.words = words  # of its command, beside the seconds
         self.alive = False
         self.settled = asyncio.Event()  # set while no task runs
         self.ended = asyncio.Event()
@@ -95,7 +97,8 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         """Start the process, and wait for its first reply: it is warmed up."""
         loop = asyncio.get_running_loop()
         reply = self._expect()
-        command = (sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds))
+        module = ("-m", "gpu_mem_calculator.web.worker")
+        command = (sys.executable, *module, str(self.seconds), *self.words)
         transport, _ = await loop.subprocess_exec(lambda: self, *command, stderr=None)
         self.transport = transport
         self.alive = True
@@ -162,10 +165,17 @@ class ProcessLane:
     """A few calculating processes, and the queue of tasks that wait for one."""
 
     def __init__(
-        self, name: str, size: int, *, seconds: float, waiting: int, share: int = 0
+        self,
+        name: str,
+        size: int,
+        *,
+        seconds: float,
+        waiting: int,
+        share: int = 0,
+        words: Sequence[str] = (),
     ) -> None:
         self.name, self.size, self.seconds, self.most_waiting = name, size, seconds, waiting
-        self.ready = 0
+        self.ready, self.words = 0, words
         self._gauge = WAITING.labels(name)
         self.replaced = 0
         self._idle: list[CalculatorProcess] = []
@@ -187,7 +197,7 @@ class ProcessLane:
         await asyncio.gather(*(one.stop() for one in self._all))
 
     async def _add(self) -> None:
-        one = CalculatorProcess(self.seconds)
+        one = CalculatorProcess(self.seconds, self.words)
         self._all.add(one)
         try:
             await one.start()

@@ -7,6 +7,7 @@ import socket
 import tempfile
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from ..runfile.text.errors import InputError
 from .observability import SHARED
@@ -18,26 +19,31 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 
 def run(settings: ServiceSettings) -> None:
     """Serve until interrupted; prints the address."""
-    _check_port(settings)
+    check_port(settings)
     os.environ.update(environment(settings))
     print(f"gpu-mem-calculator on {address(settings)}  (Ctrl+C ends it)", flush=True)
-    if settings.host not in LOCAL:
-        print("Other machines can reach it: put it behind a proxy that authenticates users.")
     with tempfile.TemporaryDirectory() as counts:
         if settings.workers > 1:
             os.environ[SHARED] = counts
-        uvicorn.run(
-            "gpu_mem_calculator.web.app:app",
-            http="gpu_mem_calculator.web.connections:BoundedConnection",
-            host=settings.host,
-            port=settings.port,
-            workers=settings.workers,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=5,
-            limit_concurrency=CONNECTIONS,
-        )
+        listen("gpu_mem_calculator.web.app:app", settings)
+
+
+def listen(app: ASGIApp | str, settings: ServiceSettings) -> None:
+    """Serve an application until interrupted; of several processes it is an import path."""
+    if settings.host not in LOCAL:
+        print("Other machines can reach it: put it behind a proxy that authenticates users.")
+    uvicorn.run(
+        app,
+        http="gpu_mem_calculator.web.connections:BoundedConnection",
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        limit_concurrency=CONNECTIONS,
+    )
 
 
 def address(settings: ServiceSettings) -> str:
@@ -46,7 +52,7 @@ def address(settings: ServiceSettings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def _check_port(settings: ServiceSettings) -> None:
+def check_port(settings: ServiceSettings) -> None:
     """Raise a sentence where the host and port cannot be listened on."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(

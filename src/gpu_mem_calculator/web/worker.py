@@ -49,7 +49,7 @@ from .options import Options, is_true, numbers, one_of, width
 from .pasted_text import asked, diagnosed, read_pasted
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
-from .worker_messages import HEAD, TaskReply, TaskRequest, fault, frame, refusal
+from .worker_messages import FILES, HEAD, TaskReply, TaskRequest, fault, frame, refusal
 
 Change = dict[str, Any]
 SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
@@ -249,6 +249,13 @@ def import_text(body: Any, _options: Options) -> Any:
     return read_pasted(text)
 
 
+def agent(body: Any, options: Options) -> Any:
+    """The answer of a tool that an agent calls."""
+    from .agents.answers import answer as agent_answer  # few ask for it
+
+    return agent_answer(options["tool"], body)
+
+
 def warm_up(_body: Any, _options: Options) -> Any:
     """Run a training and a serving estimate, so that the first client does not wait for imports."""
     for run in (SAMPLE, SERVER):
@@ -258,6 +265,7 @@ def warm_up(_body: Any, _options: Options) -> Any:
 
 TASKS: dict[str, Task] = {
     "warm": warm_up,
+    "agent": agent,
     "calculate": calculate,
     "check": check,
     "admission/kubernetes": kubernetes,
@@ -366,7 +374,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would take address space
     limit_memory(settings)
     seconds = LOOKUP_SHARE * float(sys.argv[1])
-    allow(Access(files=False, hosts=allowed_hosts(settings), seconds=seconds, size=MOST_FETCHED))
+    files = FILES in sys.argv  # an agent's tool still opens none that its call does not name
+    allow(Access(files=files, hosts=allowed_hosts(settings), seconds=seconds, size=MOST_FETCHED))
     process = WorkerProcess(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, process.interrupt)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 HEAD = struct.Struct("!I")  # the bytes that follow, big-endian
+FILES = "files"  # the word of a calculating process's command with which it may open files
 JSON, BINARY = "application/json", "application/octet-stream"
 UNEXPECTED = "a fault of the service, not of your request; please report it with this id: {}"
 
