@@ -179,7 +179,7 @@ def _estimate_text(
 
 def _again(settings: Sequence[str]) -> str:
     """Settings as the argument of this name, with which the same question is asked again."""
-    return f"settings {json.dumps(dict(one.split('=', 1) for one in settings))}"
+    return f"settings {json.dumps(with_settings({}, settings))}"
 
 
 def _options(settings: Sequence[str]) -> str:
