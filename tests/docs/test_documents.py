@@ -36,7 +36,7 @@ def test_every_example_run_file_is_on_the_page() -> None:
 # those in blocks, and those of the table "I want to": without what has to be filled in or installed
 COMMANDS = [
     *re.findall(r"^\$ (gpu-mem-calc .*)$", README, re.MULTILINE),
-    *re.findall(r"`(gpu-mem-calc (?!serve|trace|measure|.*[A-Z]{4}).*?)`", README),
+    *re.findall(r"`(gpu-mem-calc (?!serve|mcp|trace|measure|.*[A-Z]{4}).*?)`", README),
 ]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 
+from .. import catalog
 from ..ledger.extras import install
 from ..runfile.text.errors import InputError
-from .serve import service_settings
 
 MISSING = f"mcp needs more packages: {install('mcp')}"
 HTTP_ALONE = ("host", "port", "hub")  # options of --http
@@ -28,8 +28,11 @@ def run(args: argparse.Namespace) -> int:
         if str(error.name).startswith("gpu_mem_calculator"):
             raise
         raise InputError(MISSING) from None
+    from ..web.settings import PREFIX, from_options
+
+    catalog.names("gpus")  # a mistake in the user's own cards stops it here
     if args.http:
-        run_on_http(service_settings(args, os.environ))
+        run_on_http(from_options(vars(args), os.environ))
     else:  # a user's own process looks models up, as the other commands do
-        run_on_stdio(service_settings(args, {"GPU_MEM_CALC_HUB": "true", **os.environ}))
+        run_on_stdio(from_options({}, {f"{PREFIX}HUB": "true", **os.environ}))
     return 0

@@ -68,6 +68,15 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSett
     return ServiceSettings(**values)
 
 
+def from_options(
+    options: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> ServiceSettings:
+    """The settings of an environment, over which options of the same names win."""
+    given = {name: options.get(name) for name in ServiceSettings.__struct_fields__}
+    named = {PREFIX + k.upper(): str(v) for k, v in given.items() if v is not None}
+    return from_environment({**environment, **named})
+
+
 def environment(settings: ServiceSettings) -> dict[str, str]:
     """The settings as environment variables, for the processes that answer."""
     values: dict[str, Any] = msgspec.to_builtins(settings)

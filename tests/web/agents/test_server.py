@@ -20,6 +20,7 @@ from mcp.client import Client
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.web.agents import server
 from gpu_mem_calculator.web.agents.tools import LOCAL, TOOLS
+from gpu_mem_calculator.web.pool import CalculatorProcess
 
 from .sessions import http_server, in_process, on_http, on_stdio, text
 
@@ -216,8 +217,15 @@ def test_a_plan_tells_its_progress_and_has_a_time_limit(monkeypatch: pytest.Monk
     assert text(after).startswith("fits")
 
 
-def test_a_call_that_is_cancelled_stops() -> None:
-    """Its process answers the next call at once, though it is the only one."""
+def test_a_call_that_is_cancelled_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is interrupted, and answers the next call, though it is the only one."""
+    interrupt, ready = CalculatorProcess.interrupt, list[bool]()
+
+    async def recorded(process: CalculatorProcess) -> bool:
+        ready.append(await interrupt(process))
+        return ready[-1]
+
+    monkeypatch.setattr(CalculatorProcess, "interrupt", recorded)
 
     async def asks(client: Client) -> Any:
         await client.call_tool("estimate", {"model": "gpt2"})
@@ -225,10 +233,11 @@ def test_a_call_that_is_cancelled_stops() -> None:
         await asyncio.sleep(0.5)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with asyncio.timeout(20):
-            return await client.call_tool("estimate", {"model": "gpt2", "gpu": "h100"})
+        return await client.call_tool("estimate", {"model": "gpt2", "gpu": "h100"})
 
-    assert text(on_stdio(asks, GPU_MEM_CALC_PLAN_SECONDS="300")).startswith("fits")
+    found = in_process(asks, plan_seconds=300)
+    assert text(found).startswith("fits")
+    assert ready == [True]
 
 
 def test_many_calls_at_the_same_time_are_answered() -> None:
