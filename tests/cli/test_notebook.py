@@ -100,6 +100,19 @@ def test_bad_input_is_one_line(
     assert "Traceback" not in printed.err + printed.out
 
 
+def test_bad_input_to_a_function_is_one_line_too(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A notebook prints the sentence, without the code that it comes from."""
+    shell.run_cell("from gpu_mem_calculator import estimate")
+    assert not shell.run_cell(
+        "estimate({'model': {'name': 'gpt2'}, 'training': {'batch': 0}})"
+    ).success
+    printed = "".join(capsys.readouterr())
+    assert printed.strip().startswith("InputError: training.batch")
+    assert printed.count("\n") <= 2
+
+
 def test_help_is_printed(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """With the options of check, and examples."""
     ran(shell, "%%gpu_mem_check --help", "x")

@@ -42,3 +42,6 @@ def test_repr_is_one_line(result: MemoryResult) -> None:
 def test_where_it_dies_is_printed() -> None:
     """The step and the phase."""
     assert "out of memory in step 1, optimizer" in str(RUNS["does not fit"])
+    small = {"hardware": {"gpu": "4090"}, "engine": {"type": "pytorch_ddp"}}
+    died = str(estimate({"model": {"name": "llama2-13b"}, **small})).splitlines()[-1]
+    assert died == "  out of memory at start-up"

@@ -54,8 +54,9 @@ def more_words(result: MemoryResult) -> Iterator[str]:
         return
     yield f"peak: {result.peak_instant}"
     if result.fails_at is not None:
-        step = f"in step {result.fails_at.step}" if result.fails_at.step else "at start-up"
-        yield f"out of memory {step}, {result.fails_at.phase}"
+        died = result.fails_at
+        where = f"in step {died.step}, {died.phase}" if died.step else "at start-up"
+        yield f"out of memory {where}"
 
 
 def one_line(result: MemoryResult) -> str:

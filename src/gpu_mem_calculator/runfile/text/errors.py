@@ -34,6 +34,10 @@ class InputError(ValueError):
         self.keys = [keys_of(sentence) for sentence in sentences]
         super().__init__("; ".join(self.problems))
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook prints: the sentences, without the code that they come from."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class OutputError(InputError):
     """Output that cannot be written: a full disk, a closed stream."""
