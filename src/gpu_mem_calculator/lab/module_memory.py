@@ -93,7 +93,7 @@ def estimate_memory(
     - gpu: the card of the figures
     """
     try:
-        from .trace.module_step import trace_module
+        from .module_step import trace_module
     except ModuleNotFoundError as error:
         fix = install("torch")
         raise InputError(

@@ -17,20 +17,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from ...runfile.resolve.resolved_run import ResolvedRun
-from ...runfile.text.errors import InputError, nearest
-from ...training.optimizers import OPTIMIZERS
-from ...training.step.workspaces import run_cublas_bytes
-from ..jobs.model import import_extra, loss_of
-from ..script.recording import NO_CARD, VALUES
-from .attention import AttentionKernels
-from .card import card_of, simulated_card
-from .cuda import as_on_cuda
-from .device_names import GPU, DeviceNames
-from .huggingface import convertible_modules
-from .memory_kinds import KindWatcher, block_kinds
-from .recorder import Recorder
-from .run import STEPS, RunTrace, phase_of, run_trace
+from ..runfile.resolve.resolved_run import ResolvedRun
+from ..runfile.text.errors import InputError, nearest
+from ..training.optimizers import OPTIMIZERS
+from ..training.step.workspaces import run_cublas_bytes
+from .jobs.model import import_extra, loss_of
+from .script.recording import NO_CARD, VALUES
+from .trace.attention import AttentionKernels
+from .trace.card import card_of, simulated_card
+from .trace.cuda import as_on_cuda
+from .trace.device_names import GPU, DeviceNames
+from .trace.huggingface import convertible_modules
+from .trace.memory_kinds import KindWatcher, block_kinds
+from .trace.recorder import Recorder
+from .trace.run import STEPS, RunTrace, phase_of, run_trace
 
 SUMMED = (
     "the model returns no loss, so the sum of its first output is the loss; give loss=function, "
