@@ -5,6 +5,7 @@
 # make proof  whole corpora and long fuzzing; before a release, about half an hour
 # make mutants  small faults in the formulas, one at a time: the tests must notice 90 %; half an hour
 # make lint   style, types and the direction of imports
+# make release  the source, wheels, their components and sums in dist/, built, checked and installed
 # make bench  how fast it is, as ratios measured in one run
 # make compare-traces N=500   estimates against traces of random runs; about 3 s a run
 # make drift  what changed in the frameworks since their source was read; writes nothing
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 # modules are compiled when first imported: most of what is installed never is
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: run serve site test proof mutants programs lint bench compare-traces drift drift-update gptlite-bench clean
+.PHONY: run serve site test proof mutants programs lint bench compare-traces drift drift-update gptlite-bench release clean
 
 run: $(VENV)/base
 	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
@@ -54,6 +55,10 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+release: $(VENV)/release
+	rm -rf dist
+	$(BIN)/python deploy/release.py dist
 
 bench: $(VENV)/browser
 	$(BIN)/python -m benchmarks.speed
@@ -106,6 +111,10 @@ $(VENV)/web: $(BIN)/python $(INSTALLED)
 
 $(VENV)/dev: $(BIN)/python $(INSTALLED)
 	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/release: $(VENV)/dev
+	$(PIP) -e ".[release]"
 	@touch $@
 
 # torch, transformers and DeepSpeed without a GPU: what traces run, and what every family's shapes

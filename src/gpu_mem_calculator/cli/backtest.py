@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
         return _from_log(args)
     if not args.runs:
         raise InputError("backtest needs RUNS.jsonl, a file of measured runs; or --from-log LOG")
+    if args.share:
+        return _share(args)
     from ..lab.backtest.rows import read_rows
     from ..lab.backtest.score import as_data, backtest
 
@@ -40,6 +42,20 @@ def run(args: argparse.Namespace) -> int:
         drawn = picture(report, Path(args.runs).name)
         html = args.picture.lower().endswith(".html")
         write(page(drawn) if html else drawn, args.picture, "--picture")
+    return 0
+
+
+def _share(args: argparse.Namespace) -> int:
+    """Write the runs without what names a person, a machine or a model that is not public."""
+    import json
+
+    from ..lab.backtest.share import shared_rows
+
+    found = shared_rows(args.runs)
+    write("\n".join(json.dumps(one.row) for one in found), args.share, "--share")
+    left = sorted({key for one in found for key in one.left_out})
+    write(f"{len(found)} run{'s' * (len(found) != 1)}; look at {args.share} before you send it")
+    write(f"left out: {', '.join(left) or 'nothing'}")
     return 0
 
 

@@ -22,7 +22,7 @@ ASCII = str.maketrans("█▓▒░│×·►–•", "#%+.|x->-o") | str.maketr
 NARROWEST = 40  # columns
 # Options that name a file to write.
 FILE_OPTIONS = (
-    *("output", "record", "snapshot", "picture", "save_run"),
+    *("output", "record", "snapshot", "picture", "save_run", "share"),
     *("comment", "sarif", "junit", "code_quality"),
 )
 
