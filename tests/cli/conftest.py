@@ -28,6 +28,16 @@ class Answer(NamedTuple):
 Command = Callable[..., Answer]
 
 
+def above_the_last(text: str) -> list[str]:
+    """The lines above the last one, which is made to be pasted and is not folded."""
+    return text.splitlines()[:-1]
+
+
+def rows(text: str, columns: int = 80) -> int:
+    """The rows of a terminal that a text takes."""
+    return sum(max(1, -(-len(line) // columns)) for line in text.splitlines())
+
+
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Run `gpu-mem-calc` with some words."""

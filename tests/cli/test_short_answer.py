@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, rows
 
 RUNS = [
     ["quick", "llama3.1-8b", "--gpu", "4090"],
@@ -22,7 +22,7 @@ RUNS = [
 def test_items_are_whole(command: Command, words: list[str]) -> None:
     """Of assumptions and notes those that fit and the number of the others; --long has all."""
     short, long = (command(*words, *more).out for more in ([], ["--long"]))
-    assert len(short.splitlines()) <= 22
+    assert rows(short) <= 24
     said = re.search(r"^(?:note|assumed): (.*(?:\n {6,}.*)*)", short, re.MULTILINE)
     assert said is not None
     items = " ".join(said[1].split()).split("; ")

@@ -12,6 +12,7 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.bounds import bound_bytes, bounded_verdict, deciding
 from gpu_mem_calculator.estimates.calculator import full_estimate, verdict
 from gpu_mem_calculator.estimates.memory_result import with_limits
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.run.limits import BoundedLimit, Limit
 from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.conftest import small_run
@@ -82,15 +83,15 @@ def test_a_result_names_what_decides() -> None:
     """The verdict, fits_on_gpu and the summary say the same; the unbounded limit comes first."""
     result = estimate(small_run())
     assert result.verdict == "fits"
-    assert result.summary.startswith("fits: needs ")
+    assert verdict_line(result).startswith("fits: needs ")
     small = Limit(key="small=1", why="adds a little", could="more", adds=1)
     assert with_limits(result, [small]).verdict == "fits"
     unknown = Limit(key="strange=1", why="adds something", could="more")
     found = with_limits(result, [small, unknown])
     assert (found.verdict, found.fits_on_gpu) == ("cannot_tell", False)
     assert [one.key for one in deciding(found)] == ["strange=1", "small=1"]
-    assert found.summary.startswith("cannot tell: needs ")
-    assert "open: strange=1 and small=1" in found.summary
+    assert verdict_line(found).startswith("cannot tell: needs ")
+    assert "open: strange=1 and small=1" in verdict_line(found)
 
 
 def test_limits_stay_with_a_run_file() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.estimates.calculator import estimate
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 
 
 def _offloaded(model: str) -> dict[str, Any]:
@@ -20,8 +21,8 @@ def test_terabytes_of_host_memory_are_in_the_first_line(capsys: pytest.CaptureFi
     """As an assumption that could turn the verdict; a few GiB are not worth a word."""
     result = estimate(_offloaded("llama3.1-70b"), replay=False)
     assert result.host_bytes_per_node > 2**40
-    assert "GiB of host RAM a node" in result.summary
-    assert "host RAM" not in estimate(_offloaded("gpt2"), replay=False).summary
+    assert "GiB of host RAM a node" in verdict_line(result)
+    assert "host RAM" not in verdict_line(estimate(_offloaded("gpt2"), replay=False))
     words = ["quick", "llama3.1-8b", "--gpus", "8", "--zero", "3", "--offload", "--gpu", "h100-sxm"]
     assert main(words) == 0
     first = " ".join(capsys.readouterr().out.split("█")[0].split())

@@ -10,6 +10,7 @@ from gpu_mem_calculator.estimates.calculator import estimate
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
 from gpu_mem_calculator.estimates.lengths_result import EXPANDABLE
 from gpu_mem_calculator.estimates.result import MemoryResult
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.lab.backtest.rows import read_rows
 from gpu_mem_calculator.lab.backtest.score import backtest
 from gpu_mem_calculator.report.lengths_words import lengths_words, long_lengths_words
@@ -86,7 +87,7 @@ def test_the_verdict_counts_the_orders_that_die() -> None:
         assert found.lengths is not None
         verdicts.setdefault(found.verdict, []).append(found.lengths.probability_to_die)
         if 0 < found.lengths.probability_to_die < 1:
-            assert "of 20 drawn orders of batches run out of memory" in found.summary
+            assert "of 20 drawn orders of batches run out of memory" in verdict_line(found)
     assert set(verdicts) >= {SHORT, UNSURE}
     assert set(verdicts[SHORT]) == {1.0}
     assert any(0 < one < 1 for one in verdicts[UNSURE])

@@ -7,6 +7,7 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
 from gpu_mem_calculator.estimates.node import FIRST, STEADY, PhaseMemory, node_memory, on_node
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.phases import (
     EVALUATION,
@@ -55,7 +56,7 @@ def test_what_offloading_takes_decides(has: int) -> None:
     assert found.host is not None
     taken = found.host_bytes_per_node / GIB
     assert found.verdict == (SHORT if taken > has else FITS if taken * 1.2 <= has else UNSURE)
-    assert ("host RAM" in found.summary) == (taken > has / 2)
+    assert ("host RAM" in verdict_line(found)) == (taken > has / 2)
     assert found.fits_on_gpu == (found.verdict == FITS)
 
 

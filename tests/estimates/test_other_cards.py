@@ -9,6 +9,7 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.result import MemoryResult
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.runfile.resolve.card_name import fast_section, named_card
 
@@ -38,7 +39,7 @@ def test_the_other_card_is_answered_in_the_first_line() -> None:
     result = on("3060")
     assert result.verdict == "does_not_fit"
     assert [(one.gpu, one.verdict) for one in result.other_cards] == [("rtx-3060-12gb", "fits")]
-    assert "assumed: RTX 3060 8GB (RTX 3060 12GB: fits)" in result.summary
+    assert "assumed: RTX 3060 8GB (RTX 3060 12GB: fits)" in verdict_line(result)
 
 
 @pytest.mark.parametrize("gpu", ["rtx-3060-8gb", "4090", "a100", "h100"])
@@ -46,7 +47,7 @@ def test_a_verdict_that_no_card_turns_names_none(gpu: str) -> None:
     """One card, or several on which the answer is the same."""
     result = on(gpu)
     assert not result.other_cards
-    assert "(" not in result.summary.partition("assumed: ")[2]
+    assert "(" not in verdict_line(result).partition("assumed: ")[2]
 
 
 def test_a_size_beside_the_name_leaves_no_choice() -> None:
@@ -58,7 +59,7 @@ def test_a_server_takes_the_card_on_sxm() -> None:
     """Its answer has seconds; the larger card turns the verdict."""
     result = on("a100", served("qwen3-32b"))
     assert [one.gpu for one in result.other_cards] == ["a100-80gb-pcie"]
-    assert "assumed: A100 40GB SXM4 (A100 80GB PCIe: fits)" in result.summary
+    assert "assumed: A100 40GB SXM4 (A100 80GB PCIe: fits)" in verdict_line(result)
     found = full_estimate({**served("qwen3-8b"), "hardware": {"gpu": "h100"}})
     assert found.resolved.hardware.title == "NVIDIA H100 80GB SXM5"
     assert "'h100' taken as h100-80gb-sxm, as in servers" in found.result.assumed[-1]

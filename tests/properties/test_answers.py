@@ -17,6 +17,7 @@ from gpu_mem_calculator import catalog
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.ledger.remember import forget
 from gpu_mem_calculator.ledger.units import gib
+from tests.cli.conftest import rows
 
 SEED, QUESTIONS, SAMPLE = 19, 500, 14
 SMALL = 2e9  # parameters
@@ -105,8 +106,9 @@ def check(words: str) -> None:
         assert error.count("\n") <= 3
         return
     lines, data = text.splitlines(), json.loads(data_text)
-    assert len(lines) <= 22
-    assert max(map(len, lines)) <= 80
+    assert rows(text) <= 24
+    assert max(map(len, lines[:-1])) <= 80
+    assert lines[-1] == data["summary"]
     if words.startswith("infer"):
         _check_server(text, data)
     else:
@@ -139,7 +141,6 @@ def _check_figures(text: str, data: dict[str, Any]) -> None:
     words = verdict.replace("_", " ")
     pool = (data.get("host") or {}).get("shared")  # which the first figure is then of
     assert text.startswith(f"{words}: " if pool else f"{words}: needs ")
-    assert data["summary"].startswith(f"{words}: " if pool else f"{words}: needs ")
     assert data["fits_on_gpu"] == (verdict == "fits")
     spare = re.search(r"([<\d.,]+) GiB\s(short|to\sspare)", text)
     if spare:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.serving.llamacpp.engine import fits, longest_context
 from gpu_mem_calculator.serving.llamacpp.fit import FitRule, fitted, used_bytes
@@ -146,6 +147,6 @@ def test_a_card_that_is_too_small_is_no_failure() -> None:
     assert result.verdict == "fits"
     assert result.spills
     assert not result.figures_fit
-    assert "42 of 81 layers on the GPU" in result.summary
+    assert "42 of 81 layers on the GPU" in verdict_line(result)
     run["inference"]["n_gpu_layers"] = 81
     assert full_estimate(run).result.verdict == "does_not_fit"

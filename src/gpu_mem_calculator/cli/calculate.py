@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..advice.one_change import pasted_line
 from ..advice.training.answers import OTHER_TOOLS, TrainingAnswers, training_answers
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
+from ..report.lines import with_pasted
 from .drawn_progress import drawn_progress
 from .fit_check import check, save_run
 from .output import screen_width, write
@@ -65,7 +67,8 @@ def show_estimate(
     if args.format == "table":
         with Screen(args.output) as screen:
             commands_of = partial(shell.commands, estimate)
-            screen.finish(training_lines(args, estimate, commands_of, screen, notes))
+            lines, pasted = training_lines(args, estimate, commands_of, screen, notes)
+            screen.finish(with_pasted(lines, pasted))
     else:
         asides, answers = _recipe_notes(args, estimate), training_answers(estimate)
         commands = shell.commands(estimate, answers.remedies)
@@ -100,8 +103,9 @@ def training_lines(
     commands_of: Callable[[Sequence[Remedy]], Commands],
     screen: Screen,
     notes: tuple[str, ...] = (),
-) -> list[Line]:
-    """The lines of an answer. The screen shows what is known of them, until everything is.
+) -> tuple[list[Line], str]:
+    """The lines of an answer, and the line to be pasted. The screen shows what is known of them,
+    until everything is.
 
     `commands_of` gives the commands of the run, and of the run with some remedies.
     """
@@ -117,7 +121,8 @@ def training_lines(
     if _names_recipe(args):
         sketch(TrainingAnswers(sought=OTHER_TOOLS))
         asides = _recipe_notes(args, estimate)
-    return text(training_answers(estimate, sketch))
+    answers = training_answers(estimate, sketch)
+    return text(answers), pasted_line(estimate, answers.remedies)
 
 
 def _training_text(
@@ -167,7 +172,7 @@ def _render(
         page: str = html_report(estimate, remedies_section(estimate, answers, commands))
         return page
     from ..report.data import training_data
-    from ..report.encode import to_json, to_yaml
+    from ..report.encode import answer, to_json, to_yaml
 
-    data = training_data(estimate, answers, commands, notes)
+    data = answer(training_data(estimate, answers, commands, notes))
     return to_json(data) if format_name == "json" else to_yaml(data)

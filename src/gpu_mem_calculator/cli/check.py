@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ..advice.one_change import pasted_line, with_change
 from ..estimates.busy import BusyCards
 from ..estimates.checked import (
     BAD_INPUT,
@@ -22,9 +23,16 @@ from ..estimates.checked import (
     check_reading,
 )
 from ..estimates.fit_verdict import EXIT_CODES, FITS, UNSURE, WORDS
-from ..estimates.several import Shared, answer_data, code_word, taken_together, worst_code
+from ..estimates.several import (
+    Shared,
+    answer_data,
+    code_word,
+    several_words,
+    taken_together,
+    worst_code,
+)
 from ..report.headline import STYLES
-from ..report.lines import BOLD, Line, line, wrap_lines
+from ..report.lines import BOLD, Line, line, with_pasted, wrap_lines
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
@@ -142,11 +150,11 @@ def _report(args: argparse.Namespace, checked: Sequence[Checked], screen: Screen
     code = worst_code(checked, shared)
     alone = checked[0] if len(checked) == 1 else None
     if args.format == "json":
-        from ..report.encode import to_json
+        from ..report.encode import answer, to_json
 
-        write(to_json(answer_data(checked, shared)), args.output)
+        write(to_json(answer(answer_data(checked, shared))), args.output)
     else:
-        screen.finish(alone.lines if alone else [*several_lines(checked, shared, code_word(code))])
+        screen.finish(alone.lines if alone else several_lines(checked, shared, code_word(code)))
     for each in checked:
         begin = "" if each.code == BAD_INPUT else f"{WORDS[UNSURE]}: "
         begin += "" if alone else f"{each.reading.name}: "
@@ -159,13 +167,16 @@ def _check(
 ) -> Checked:
     """The answer for one reading, with its lines where they are shown."""
     found = check_reading(reading, question)
-    if args.format == "json" or found.code == BAD_INPUT:
+    if found.code == BAD_INPUT:
         return found
+    if args.format == "json":
+        return with_change(found)
     from ..report.reading import reading_lines
 
-    answer = [] if found.estimate is None else _answer(args, found.estimate, screen)
+    answer, pasted = ([], "") if found.estimate is None else _answer(args, found.estimate, screen)
     busy = [part for one in found.busy for part in wrap_lines("", one)]
-    return replace(found, lines=[*answer, *busy, *reading_lines(found.reading, found.result)])
+    lines = [*answer, *busy, *reading_lines(found.reading, found.result)]
+    return replace(found, lines=with_pasted(lines, pasted) if pasted else lines)
 
 
 def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any], BusyCards]:
@@ -184,8 +195,10 @@ def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any],
     return {**({} if named else card_section(busy.cards)), **section}, {}, busy
 
 
-def _answer(args: argparse.Namespace, estimate: Any, screen: Screen) -> list[Any]:
-    """The short answer of `calculate` or `infer`, or with --long the whole report."""
+def _answer(args: argparse.Namespace, estimate: Any, screen: Screen) -> tuple[list[Line], str]:
+    """The short answer of `calculate` or `infer`, or with --long the whole report; and the line to
+    be pasted.
+    """
     if estimate.served:
         from ..advice.serving.answers import answers
         from ..estimates.serving.infer_command import infer_command
@@ -194,7 +207,7 @@ def _answer(args: argparse.Namespace, estimate: Any, screen: Screen) -> list[Any
         found = answers(estimate, (), (), command=asked)
         from .serving import serving_text
 
-        return serving_text(args, estimate, found, asked)
+        return serving_text(args, estimate, found, asked), pasted_line(estimate, found.remedies)
     from .calculate import training_lines
 
     return training_lines(args, estimate, partial(_commands, args), screen)
@@ -223,7 +236,13 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
     return printed_words(["check", *own, *more, *args.launch])
 
 
-def several_lines(
+def several_lines(checked: Sequence[Checked], shared: Sequence[Shared], verdict: str) -> list[Line]:
+    """The answers to several commands, and the line to be pasted."""
+    lines = _each_answer(checked, shared, verdict)
+    return with_pasted(lines, several_words(checked, shared, verdict))
+
+
+def _each_answer(
     checked: Sequence[Checked], shared: Sequence[Shared], verdict: str
 ) -> Iterator[Line]:
     """The worst verdict with what decides it, then each answer under the names of its commands."""

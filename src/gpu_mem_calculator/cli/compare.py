@@ -24,7 +24,8 @@ WITH_VALUE = (AT, "--gpu", "-g", "--gpus", "-m", "--gpu-mem", "--set", "-f", "--
 def run(args: argparse.Namespace) -> int:
     """Estimate both, and report how they differ."""
     from ..estimates.calculator import full_estimate
-    from ..report.comparison import compared, comparison_data, comparison_lines
+    from ..report.comparison import compared, comparison_data, comparison_lines, summary
+    from ..report.lines import with_pasted
 
     cards, releases = getattr(args, CARD), args.at
     pairs = [(option, given) for option, given in ((AT, releases), ("--gpu", cards)) if given]
@@ -43,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     ]
     names = {AT: releases, "--gpu": cards}[two[0]] if two else [" ".join(one) for one in sources]
     found = compared((names[0], names[1]), estimates[0], estimates[1])
-    show_answer(args, lambda: comparison_data(found), comparison_lines(found))
+    show_answer(
+        args, lambda: comparison_data(found), with_pasted(comparison_lines(found), summary(found))
+    )
     return 0
 
 

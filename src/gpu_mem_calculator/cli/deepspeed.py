@@ -41,7 +41,7 @@ def _show(args: argparse.Namespace, total: int, largest: int | None, table: str)
     if args.format == "table":
         write(table, args.output)
         return
-    from ..report.encode import to_json
+    from ..report.encode import answer, to_json
 
     data = {
         "stage": int(args.stage),
@@ -52,7 +52,7 @@ def _show(args: argparse.Namespace, total: int, largest: int | None, table: str)
         "buffer_factor": args.buffer_factor,
         "rows": table_rows(table),
     }
-    write(to_json(data), args.output)
+    write(to_json(answer(data)), args.output)
 
 
 def table_rows(table: str) -> list[dict[str, str | float]]:

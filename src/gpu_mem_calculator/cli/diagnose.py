@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Read what was printed, and report why it died."""
     from ..advice.diagnosis.diagnose import diagnose
     from ..report.diagnosis import diagnosis_data, diagnosis_lines
+    from ..report.lines import with_pasted
     from ..runfile.text.files import read_printed
     from ..tools.logs.snapshot import is_snapshot_text, text_of
 
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         asked, notes = None, tuple(f"{UNREAD}: {one}" for one in error.problems)
     found = diagnose(text, asked)
     found = replace(found, notes=(*found.notes, *notes))
-    show_answer(args, lambda: diagnosis_data(found), diagnosis_lines(found))
+    show_answer(
+        args, lambda: diagnosis_data(found), with_pasted(diagnosis_lines(found), found.summary)
+    )
     return FOUND if found.cause is not None else UNKNOWN
 
 

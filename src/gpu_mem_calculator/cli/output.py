@@ -46,9 +46,9 @@ def show_answer(args: argparse.Namespace, data: Callable[[], Any], lines: Iterab
     if args.format == "table":
         show(list(lines), args.output)
     else:
-        from ..report.encode import to_json, to_yaml
+        from ..report.encode import answer, to_json, to_yaml
 
-        write((to_yaml if args.format == "yaml" else to_json)(data()), args.output)
+        write((to_yaml if args.format == "yaml" else to_json)(answer(data())), args.output)
 
 
 def screen_width(output: str | None = None) -> int:
@@ -128,6 +128,6 @@ def discard_stdout(error: OSError) -> None:
 
 def write_problems(problems: Sequence[str], code: int = 2) -> None:
     """Write the sentences of an error to stdout as JSON, with the exit code."""
-    import json
+    from ..report.encode import answer, to_json
 
-    write(json.dumps({"error": {"exit_code": code, "problems": list(problems)}}, indent=2))
+    write(to_json(answer({"error": {"exit_code": code, "problems": list(problems)}})))

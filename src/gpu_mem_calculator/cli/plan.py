@@ -81,18 +81,22 @@ def show_plans(args: argparse.Namespace) -> Callable[[Plans, Screen], None]:
     if args.export:
         return lambda plans, screen: export_best(args, plans)
     if args.format == "table":
+        from ..report.lines import with_pasted
+        from ..report.plan.summary import plans_line
         from ..report.plan.text import plan_lines
 
         width = screen_width(args.output)
-        return lambda plans, screen: screen.finish(
-            plan_lines(plans, next_words(args) if plans.plans else [], width)
-        )
-    if args.format == "json":
-        from msgspec import to_builtins
 
-        return lambda plans, screen: write(
-            json.dumps(to_builtins(plans), indent=2, ensure_ascii=False), args.output
-        )
+        def finish(plans: Plans, screen: Screen) -> None:
+            lines = plan_lines(plans, next_words(args) if plans.plans else [], width)
+            screen.finish(with_pasted(lines, plans_line(plans)))
+
+        return finish
+    if args.format == "json":
+        from ..report.encode import answer, to_json
+        from ..report.plan.summary import plans_data
+
+        return lambda plans, screen: write(to_json(answer(plans_data(plans))), args.output)
     from ..report.plan.page import plan_page
 
     return lambda plans, screen: write(plan_page(plans), args.output)

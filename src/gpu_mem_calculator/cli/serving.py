@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimates.calculator import Estimate
 from ..estimates.serving.infer_command import InferCommand, infer_command
-from ..report.lines import Line
+from ..report.lines import Line, with_pasted
 from .fit_check import check
 from .output import show_answer, write
 
@@ -28,6 +28,7 @@ def serving_answer(
     Returns the exit code: with --check, 1 where it does not fit. `asked` is the command that asks
     about this server; by default that of its run file.
     """
+    from ..advice.one_change import pasted_line
     from ..advice.serving.answers import answers
     from ..report.serving.words import sentence
 
@@ -40,7 +41,10 @@ def serving_answer(
 
         write(serving_page(estimate, found), args.output)
     else:
-        lines = serving_text(args, estimate, found, asked) if args.format == "table" else []
+        lines = list[Line]()
+        if args.format == "table":
+            pasted = pasted_line(estimate, found.remedies)
+            lines = with_pasted(serving_text(args, estimate, found, asked), pasted)
         show_answer(args, lambda: _data(estimate, found), lines)
     return check(args, estimate, sentence(estimate)) if args.check else 0
 
@@ -48,7 +52,7 @@ def serving_answer(
 def _data(estimate: Estimate, found: Answers) -> dict[str, Any]:
     from ..report.data import answers_data
 
-    return answers_data(estimate.result, found)
+    return answers_data(estimate, found)
 
 
 def serving_text(

@@ -50,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_json(name: str, source: Asked, meant: tuple[str, ...]) -> str:
     """A valid file as JSON; `means`: the keys that its program means."""
-    from ..report.encode import to_json
+    from ..report.encode import answer, to_json
 
     facts: dict[str, Any] = {"file": name, "valid": True, "assumed": list(source.notes)}
     if meant:
         facts["means"] = list(meant)
-    return to_json({**facts, "takes_no_memory": list(source.no_memory), "run": source.run})
+    facts |= {"takes_no_memory": list(source.no_memory), "run": source.run}
+    return to_json(answer(facts))

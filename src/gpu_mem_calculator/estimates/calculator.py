@@ -38,7 +38,7 @@ from .memory_result import memory_result, with_limits
 from .node import on_node
 from .result import MemoryResult, OtherCard
 from .stage_ledgers import StageLedgers, ledger_of
-from .verdict_words import summary
+from .summary import short_card, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +63,8 @@ def with_cards(result: MemoryResult, hardware: Hardware, verdict: Verdict) -> Me
     turned = [one for one in found if one.verdict != result.verdict]
     if not turned:
         return result
-    words = "; ".join(f"{_short(one.title)}: {WORDS[one.verdict]}" for one in turned)
-    shown = f"{_short(hardware.title)} ({words})"
+    words = "; ".join(f"{short_card(one.title)}: {WORDS[one.verdict]}" for one in turned)
+    shown = f"{short_card(hardware.title)} ({words})"
     result = replace(result, other_cards=turned, decisive=[shown, *result.decisive])
     return replace(result, summary=summary(result))
 
@@ -97,10 +97,6 @@ def _answer(result: MemoryResult, row: catalog.Row, verdict: Verdict) -> OtherCa
     return OtherCard(gpu=row["name"], title=row["title"], memory_gb=size, verdict=word)
 
 
-def _short(title: str) -> str:
-    return title.removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
 class Estimate(Struct, frozen=True, kw_only=True):
     """A result and what it was computed from.
 
@@ -109,6 +105,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     - ledgers: one for each pipeline stage
     - replayed: the allocator replay of the busiest stage; None where only the ledger was computed
     - served: the memory of each pipeline stage, for servers that give a pool to their cache
+    - asked: what was read, a command or a tool's file with its reading
     """
 
     result: MemoryResult
@@ -116,6 +113,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     ledgers: tuple[Ledger, ...]
     replayed: StageReplay | None = None
     served: tuple[ServerMemory, ...] = ()
+    asked: Asked | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -156,7 +154,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     file = asked.checked(_name_problems)
     resolved = resolve(file, asked.notes)
     if resolved.engine.serve is not None:
-        return _estimate_server(file, resolved)
+        return replace(_estimate_server(file, resolved), asked=asked)
     figures = training_figures(resolved, replay=replay)
     resolved = figures.resolved
     stage, busiest, ledgers = figures.replayed, figures.busiest, (*figures.ledgers,)
@@ -166,7 +164,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
         rounded = with_block_rounding(ledgers[busiest], stage)
         ledgers = (*ledgers[:busiest], rounded, *ledgers[busiest + 1 :])
     result = memory_result(file, replace(figures, ledgers=_known(ledgers)))
-    return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage)
+    return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=stage, asked=asked)
 
 
 def training_figures(

@@ -25,7 +25,7 @@ from ..tools.reading.tools import CARD_KEYS, UnknownToolError
 from ..tools.translation.tools import TOOLS
 from .busy import BusyCards, busy_data, busy_lines, unlike_words
 from .calculator import Estimate, full_estimate, verdict, with_other_cards
-from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE
+from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE, WORDS
 from .memory_result import with_limits
 from .result import MemoryResult
 from .verdict_words import total_bytes
@@ -194,7 +194,7 @@ def check_reading(reading: Reading, question: CheckQuestion) -> Checked:
         code=code,
         data={**shown, "cards": busy_data(cards)} if cards else shown,
         result=result,
-        estimate=replace(estimate, result=result),
+        estimate=replace(estimate, result=result, asked=Asked(run=data, reading=reading)),
         gpus_per_node=estimate.resolved.hardware.gpus_per_node,
         cards=cards,
         would_fit=result.verdict != FITS and result.held_bytes > 0 and _fits_alone(data),
@@ -273,7 +273,7 @@ def _cannot_tell(reading: Reading, problems: Sequence[str]) -> Checked:
     """The answer for a run that is read, but not modelled."""
     if reading.unsaid and any("$" in one or one == NO_MODEL for one in problems):
         problems = [*problems, reading.unsaid]
-    data = {"verdict": UNSURE, "exit_code": CANNOT_TELL, "problems": list(problems)}
+    data = unknown(problems)
     return Checked(
         reading=reading,
         code=CANNOT_TELL,
@@ -301,4 +301,11 @@ def _read_data(reading: Reading) -> dict[str, Any]:
 
 def unknown_tool(error: UnknownToolError) -> dict[str, Any]:
     """The answer as data where the command starts no tool that is known."""
-    return {"verdict": UNSURE, "exit_code": CANNOT_TELL, "problems": error.problems}
+    return unknown(error.problems)
+
+
+def unknown(problems: Sequence[str]) -> dict[str, Any]:
+    """The answer as data where nothing was estimated, and why."""
+    words = f"{WORDS[UNSURE]}: {problems[0]}"
+    facts = {"verdict": UNSURE, "exit_code": CANNOT_TELL, "summary": words}
+    return {**facts, "problems": list(problems)}

@@ -46,7 +46,8 @@ from .result import (
     StageResult,
     StepResult,
 )
-from .verdict_words import summary
+from .summary import subject_words, summary
+from .verdict_words import card_bounds
 
 if TYPE_CHECKING:
     from .stage_replay import StageReplay
@@ -173,6 +174,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         assumed=list(resolved.assumed),
         warnings=[*resolved.warnings, *filter(None, [gap])],
         run=as_dict(file),
+        subject=subject_words(resolved, _program(file)),
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=failure(replayed, has - outside) if replayed and dies else None,
         versions=dict(resolved.versions),
@@ -182,6 +184,16 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         lengths=None if resolved.lengths is None else _lengths(figures),
     )
     return with_limits(result, resolved.limits, run)
+
+
+def _program(file: RunFile) -> tuple[str, str, str] | None:
+    """The tool whose words a run has, its package and the release that is modelled."""
+    if file.program is None:
+        return None
+    from ..tools.translation.tools import TOOLS  # most runs have no program
+
+    tool = TOOLS[file.program.tool]
+    return file.program.tool, tool.package, tool.version
 
 
 def host_words(host: NodeMemory | None) -> list[str]:
@@ -226,7 +238,7 @@ def with_limits(
     every = [*result.limits, *more]
     word = on_node(bounded_verdict(result.verdict, result.headroom_bytes, every), result.host)
     result = replace(result, limits=every, verdict=word, fits_on_gpu=word == FITS)
-    return replace(result, summary=summary(result))
+    return replace(result, summary=summary(result), **card_bounds(result))
 
 
 def _parameters(run: Run) -> int:

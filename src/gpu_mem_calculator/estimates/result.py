@@ -11,13 +11,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from ..ledger.schema_version import SCHEMA_VERSION
 from ..ledger.shown import Drawn
 from ..ledger.units import GIB, gib
 from ..run.limits import BoundedLimit
 from ..run.releases import UserRelease
 from ..runfile.inference_config import ServingResult
 from .node import NodeMemory, PhaseMemory
-from .verdict_words import total_bytes
+from .verdict_words import total_bytes, verdict_line
 
 # Of a breakdown, in its order.
 PARTS = ("parameters", "gradients", "optimizer states", "activations", "overhead")
@@ -27,7 +28,12 @@ def short_text(result: MemoryResult) -> str:
     """The verdict, the parts at the peak, and what limits the run."""
     parts = ", ".join(f"{name} {gib(size, 2)}" for name, size in part_rows(result))
     return "\n".join(
-        [result.summary, f"  {parts} GiB", *(f"  {text}" for text in more_words(result))]
+        [
+            verdict_line(result),
+            f"  {parts} GiB",
+            *(f"  {text}" for text in more_words(result)),
+            result.summary,
+        ]
     )
 
 
@@ -186,12 +192,17 @@ class MemoryResult(Drawn, Struct, frozen=True, kw_only=True):
     - `device_bytes`: what nvidia-smi shows: reserved_on_card_bytes (reserved_bytes where that is
       None) and what CUDA takes outside torch, `outside_torch_bytes`; pages of a paged optimizer as
       far as the card has room, the others are on the host.
+    - `card_low_bytes`, `card_high_bytes`: what a card must have at least, and with what the run is
+      certain to fit. By a replay they are the margin apart; without one they are the tensors, and
+      1.5 times their highest instant, what is outside torch included.
 
-    The last three come from a replay of torch's allocator, and are None where nothing was
-    replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes; where nothing was
-    replayed, allocated_bytes and the last. `verdict` is `fits`, `does_not_fit` or `cannot_tell`
+    What is reserved, needed and on the device comes from a replay of torch's allocator, and is None
+    where nothing was replayed. The total is needs_bytes, margin_bytes and outside_torch_bytes;
+    where nothing was replayed, allocated_bytes and the last. `verdict` is `fits`, `does_not_fit` or
+    `cannot_tell`
     (within the margin, not replayed, or something in `limits` could decide); `summary` is the
-    verdict in one line, `decisive` what is assumed and could turn it; `versions`
+    answer in one line, made to be pasted, and `subject` what it begins with: model, tool, cards;
+    `decisive` is what is assumed and could turn the verdict; `versions`
     the releases that somebody says, by package; `other_cards` those that the
     GPU's name can mean, too, where they turn it. `headroom_bytes` is what the card has beyond
     the total, negative where it is short; `held_bytes` is what others hold of the GPU, beside
@@ -200,8 +211,8 @@ class MemoryResult(Drawn, Struct, frozen=True, kw_only=True):
     `host` is the verdict on the memory of a node, and `host_bytes_per_node` its figure. `steps` are
     the first steps, as the replay has them: optimizer states exist from the end of the first.
     `lengths` are the batches where they differ; then `steps` has all that were replayed.
-    `fails_at` is where a run that does not fit runs out of memory. `version` is that of these
-    fields, to which a version only adds.
+    `fails_at` is where a run that does not fit runs out of memory. `schema_version` is that of
+    these fields, to which a version only adds; `version` is the same.
     """
 
     total_memory_per_gpu_gb: float
@@ -245,8 +256,12 @@ class MemoryResult(Drawn, Struct, frozen=True, kw_only=True):
     lengths: LengthsResult | None = None
     held_bytes: int = 0
     spills_bytes: int = 0
+    card_low_bytes: int = 0
+    card_high_bytes: int = 0
+    subject: str = ""
     summary: str = ""
-    version: int = 2
+    version: int = SCHEMA_VERSION
+    schema_version: int = SCHEMA_VERSION
 
     @property
     def figures_fit(self) -> bool:

@@ -11,7 +11,7 @@ from ..ledger.units import gib
 from .bounds import bounded_verdict
 from .calculator import full_estimate
 from .checked import BAD_INPUT, CANNOT_TELL, DOES_NOT_FIT, USED, Checked
-from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE
+from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE, WORDS
 from .node import node_verdict
 
 # What begins the place of a limit that is a container's own.
@@ -201,11 +201,28 @@ def _shared_node(found: Sequence[Checked]) -> SharedNode:
     return SharedNode(parts=parts, has=has, read_from=least.read_from, verdict=word)
 
 
+def several_words(checked: Sequence[Checked], shared: Sequence[Shared], verdict: str) -> str:
+    """The worst verdict on several commands in one line, with what decides it."""
+    reasons = [gpu.text for gpu in shared if gpu.verdict == verdict]
+    for one in checked:
+        word = one.result.verdict if one.result is not None else UNSURE
+        if verdict in (word, FITS):
+            reasons.append(f"{_name(one)}: {one.data['summary']}" if one.result else _name(one))
+    return f"{WORDS[verdict]}: {'; '.join(dict.fromkeys(reasons))}"
+
+
 def answer_data(checked: Sequence[Checked], shared: Sequence[Shared]) -> Mapping[str, Any]:
     """The answer as data; of several with their names, and the worst verdict."""
     if len(checked) == 1:
         return checked[0].data
     code = worst_code(checked, shared)
+    words = several_words(checked, shared, code_word(code))
     answers = [{"name": one.reading.name, **one.data} for one in checked]
     together = [gpu.data for gpu in shared]
-    return {"verdict": code_word(code), "exit_code": code, "answers": answers, "together": together}
+    return {
+        "verdict": code_word(code),
+        "exit_code": code,
+        "summary": words,
+        "answers": answers,
+        "together": together,
+    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ..ledger.frameworks import FRAMEWORKS
 from ..ledger.units import gib
 from ..run.limits import BoundedLimit
 from ..run.releases import OWN, UserRelease, package_name
@@ -55,6 +56,16 @@ def result_verdict(result: MemoryResult) -> CardVerdict:
     return CardVerdict(
         result.verdict, card - margin, margin, has, result.headroom_bytes, most, result.held_bytes
     )
+
+
+def card_bounds(result: MemoryResult) -> dict[str, int]:
+    """What a card must have, at least and to be certain; of a server one figure."""
+    if result.serving is not None:
+        needs = result.gpu_memory_bytes - result.headroom_bytes
+        return {"card_low_bytes": needs, "card_high_bytes": needs}
+    found = result_verdict(result)
+    most = found.needs + found.margin if found.most is None else found.most
+    return {"card_low_bytes": found.needs, "card_high_bytes": most}
 
 
 def total_bytes(result: MemoryResult) -> int:
@@ -111,13 +122,19 @@ def card_summary(
     figures = f"needs {needs_words(found)} of {has_words(found)} per GPU"
     spare = spare_words(found)
     if found.word == UNSURE:
-        why = "torch's allocator was not replayed" if found.most else "within the margin"
-        spare = "" if limits else why
+        spare = "" if limits else open_words(found)
     line = ", ".join(filter(None, (f"{WORDS[found.word]}: {figures}", spare)))
     return line + _tail(decisive, limits if found.word == UNSURE else ())
 
 
-def summary(result: MemoryResult, also: str = "") -> str:
+def open_words(found: CardVerdict, limits: Sequence[BoundedLimit] = ()) -> str:
+    """What keeps a verdict open, in a few words."""
+    if limits:
+        return f"open: {limit_names(limits)}"
+    return "torch's allocator was not replayed" if found.most else "within the margin"
+
+
+def verdict_line(result: MemoryResult, also: str = "") -> str:
     """The verdict of a result in one line; `also`: more users of a server, in words."""
     limits = deciding(result) if result.verdict == UNSURE else []
     if result.serving is None:
@@ -130,7 +147,7 @@ def summary(result: MemoryResult, also: str = "") -> str:
             decides = node.verdict != FITS
             line = f"{word}: {node.words}; {figures}" if decides else f"{line}; {node.words}"
         return line + release_words(result.versions)
-    line = f"{_server_word(result)}: {server_words(result.serving)}{also}"
+    line = f"{server_outcome(result)}: {server_words(result.serving)}{also}"
     spare = f"{gib(abs(result.headroom_bytes))} GiB {_server_spare(result)}"
     figures = "" if result.serving.problem else f", {spare}"
     node = result.host
@@ -142,16 +159,24 @@ def summary(result: MemoryResult, also: str = "") -> str:
 
 def release_words(versions: Mapping[str, UserRelease]) -> str:
     """`; vLLM 0.14.1 (--at)`; empty where nobody says a release but the run file itself."""
+    read = said_releases(versions, whence=True)
+    return f"; {', '.join(read.values())}" if read else ""
+
+
+def said_releases(versions: Mapping[str, UserRelease], *, whence: bool = False) -> dict[str, str]:
+    """The releases that somebody says besides the run file, in words, by package; `whence`: with
+    where each stands.
+    """
     read = {name: one for name, one in versions.items() if one.read_from != OWN}
-    if not read:
-        return ""
-    from ..ledger.frameworks import FRAMEWORKS
+    titles = {package_name(row.package or row.name): row.name for row in FRAMEWORKS if read}
+    return {
+        name: f"{titles.get(name, name)} {one if whence else one.release}"
+        for name, one in read.items()
+    }
 
-    titles = {package_name(row.package or row.name): row.name for row in FRAMEWORKS}
-    return f"; {', '.join(f'{titles.get(name, name)} {one}' for name, one in read.items())}"
 
-
-def _server_word(result: MemoryResult) -> str:
+def server_outcome(result: MemoryResult) -> str:
+    """The verdict on a server in words."""
     assert result.serving is not None
     serving = result.serving
     starts = result.verdict != SHORT or not serving.problem
@@ -201,11 +226,15 @@ def _users_words(serving: ServingResult) -> str:
     return f"{whole}, sequences of up to {serving.longest_context:,}"
 
 
-def _tail(decisive: Sequence[str], limits: Sequence[BoundedLimit]) -> str:
+def limit_names(limits: Sequence[BoundedLimit]) -> str:
+    """The first limits, and the number of the others."""
     names = [one.key for one in limits[:NAMED]]
     more = len(limits) - len(names)
-    keys = " and ".join([*names, *([f"{more} more"] if more else [])])
-    decides = f"; open: {keys}" if keys else ""
+    return " and ".join([*names, *([f"{more} more"] if more else [])])
+
+
+def _tail(decisive: Sequence[str], limits: Sequence[BoundedLimit]) -> str:
+    decides = f"; open: {limit_names(limits)}" if limits else ""
     return decides + (f"; assumed: {', '.join(decisive)}" if decisive else "")
 
 

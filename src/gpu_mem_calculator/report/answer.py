@@ -14,7 +14,7 @@ from .parts import BreakdownRow, parts
 from .progress_bar import shorten
 from .remedy_lines import Commands, short_remedy
 
-LINES = 22
+LINES = 21  # below them the line to be pasted takes up to three
 ASKED = 3  # lines for what was asked
 NAME, FIGURE, BAR = 21, 10, 10
 NARROW = 64  # columns below which the table has no descriptions
@@ -30,7 +30,7 @@ def short_answer(
     width: int = WIDTH,
     asides: Sequence[str] = (),
 ) -> list[Line]:
-    """The answer in at most 22 lines of 80 columns; notes: what was chosen for the user; asides:
+    """The answer in at most 21 lines of 80 columns; notes: what was chosen for the user; asides:
     sentences that are shown in any case. Without what is still looked for.
     """
     known = answers.sought in ("", REMEDIES)

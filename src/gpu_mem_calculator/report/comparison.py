@@ -10,6 +10,7 @@ from msgspec import Struct, to_builtins
 from ..advice.comparison import KeyDifference, cache_bytes, causes, limits_of_one, used_bytes
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
+from ..estimates.verdict_words import verdict_line
 from ..ledger.quoting import quoted
 from ..ledger.units import gib
 from .headline import STYLES
@@ -23,6 +24,7 @@ TITLE, FIGURE = 44, 11
 MOST_SHOWN = 8  # keys
 RELEASE = "engine_version"
 NAMES = ("gpu", "name")  # keys that may look like numbers
+WORST = (SHORT, UNSURE, FITS)  # first
 SAME = {FITS: "both fit", SHORT: "neither fits", UNSURE: "cannot tell whether either fits"}
 
 
@@ -42,10 +44,10 @@ def compared(names: tuple[str, str], first: Estimate, second: Estimate) -> Compa
 
 def comparison_lines(found: Compared) -> Iterator[Line]:
     """The difference in one line, the verdict on each, the parts, and the keys."""
-    yield from wrap_lines("", summary(found), BOLD)
+    yield from wrap_lines("", difference(found), BOLD)
     for letter, name, one in zip((FIRST, SECOND), found.names, _both(found), strict=True):
         style = STYLES[one.result.verdict]
-        yield from wrap_lines(f"{letter}  ", f"{name}: {one.result.summary}", style)
+        yield from wrap_lines(f"{letter}  ", f"{name}: {verdict_line(one.result)}", style)
     yield line()
     yield line("GiB per GPU".ljust(TITLE) + _figures(FIRST, SECOND, f"{SECOND} - {FIRST}"), BOLD)
     for title, ours, theirs in part_rows(found):
@@ -56,6 +58,13 @@ def comparison_lines(found: Compared) -> Iterator[Line]:
 
 
 def summary(found: Compared) -> str:
+    """Both in one line, and which takes more."""
+    pairs = zip((FIRST, SECOND), _both(found), strict=True)
+    sides = [f"{letter} {one.result.summary}" for letter, one in pairs]
+    return "; ".join([*sides, f"{SECOND} {_more(found)}"])
+
+
+def difference(found: Compared) -> str:
     """Which of the two takes more, by how much, and the verdict on each."""
     first, second = (one.result.verdict for one in _both(found))
     both = f"A: {WORDS[first]}, B: {WORDS[second]}"
@@ -159,6 +168,7 @@ def comparison_data(found: Compared) -> dict[str, Any]:
     ]
     sides = zip(("a", "b"), found.names, _both(found), strict=True)
     return {
+        "verdict": min((one.result.verdict for one in _both(found)), key=WORST.index),
         "summary": summary(found),
         **{
             letter: {

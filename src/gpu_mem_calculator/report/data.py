@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..advice.one_change import pasted_line
 from ..estimates.calculator import Estimate, full_estimate
 from ..estimates.verdict_words import total_bytes
 from ..runfile.read import with_settings
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ..advice.serving.answers import Answers
     from ..advice.training.answers import TrainingAnswers
     from ..advice.training.remedies import Remedy
-    from ..estimates.result import MemoryResult
     from .remedy_lines import Commands
 
 
@@ -32,6 +32,7 @@ def training_data(
     ]
     return {
         **msgspec.to_builtins(estimate.result),
+        "summary": pasted_line(estimate, answers.remedies),
         "longest_sequence": answers.longest_sequence,
         "remedies": rows,
         "notes": [*notes, *failure_words(estimate.result)],
@@ -54,11 +55,12 @@ def _remedy_data(estimate: Estimate, remedy: Remedy, words: Sequence[str]) -> di
     }
 
 
-def answers_data(result: MemoryResult, answers: Answers) -> dict[str, Any]:
+def answers_data(estimate: Estimate, answers: Answers) -> dict[str, Any]:
     """The fields of a server's result and of its answers; infinite shares are null."""
     found = msgspec.to_builtins(answers)
     found["matrix"]["shares"] = [
         [share if share is not None and share < 1e9 else None for share in row]
         for row in found["matrix"]["shares"]
     ]
-    return {**msgspec.to_builtins(result), **found}
+    line = pasted_line(estimate, answers.remedies)
+    return {**msgspec.to_builtins(estimate.result), "summary": line, **found}

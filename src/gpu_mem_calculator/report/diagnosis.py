@@ -28,7 +28,7 @@ UNKNOWN = "cannot tell why it died: nothing in the text says it"
 
 
 def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
-    """The cause first; last the line that is made to be pasted."""
+    """The cause first."""
     yield from _cause_lines(found)
     if found.evidence:
         yield line()
@@ -48,8 +48,6 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
     yield from _read_lines(found)
     for note in found.notes:
         yield from wrap_lines("note: ", note, DIM)
-    yield line()
-    yield from wrap_lines("to paste: ", found.summary)
 
 
 def _cause_lines(found: Diagnosis) -> Iterator[Line]:
@@ -169,6 +167,7 @@ def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
         ],
         "question": found.question,
         "notes": list(found.notes),
+        "verdict": found.verdict,
         "summary": found.summary,
     }
 

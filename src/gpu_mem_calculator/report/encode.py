@@ -7,6 +7,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def answer(data: Any) -> Any:
+    """An answer with the version of its fields in front; a list as it is."""
+    from collections.abc import Mapping
+
+    from ..ledger.schema_version import SCHEMA_VERSION
+
+    return {"schema_version": SCHEMA_VERSION, **data} if isinstance(data, Mapping) else data
+
+
 def to_json(data: Any) -> str:
     """Indented JSON."""
     import json

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..estimates.calculator import Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
-from ..estimates.verdict_words import CardVerdict, result_verdict, undecided
+from ..estimates.verdict_words import CardVerdict, result_verdict, undecided, verdict_line
 from ..models.arch.arch import TRANSFORMERS
 from ..run.recompute import BY_OPERATION, EVERY_SECOND_MM, FULL, NONE
 from ..run.run import BASE, COPY, PRECOMPUTED, Run
@@ -144,7 +144,7 @@ def _mesh_words(run: Run) -> Iterator[str]:
 def verdict(estimate: Estimate, width: int = WIDTH) -> Iterator[Line]:
     """The lines of the verdict: whether the run fits, free memory, a gauge, and what decides."""
     result = estimate.result
-    yield from verdict_lines(result_verdict(estimate.result), result.summary, width)
+    yield from verdict_lines(result_verdict(result), verdict_line(result), width)
     yield from undecided_lines(result, width)
 
 
@@ -165,7 +165,7 @@ def verdict_lines(found: CardVerdict, summary: str, width: int = WIDTH) -> Itera
 
 def sentence(estimate: Estimate, name: str) -> str:
     """The verdict in one sentence."""
-    word, _, rest = estimate.result.summary.partition(": ")
+    word, _, rest = verdict_line(estimate.result).partition(": ")
     says = f"{name} {word}" if word != WORDS[UNSURE] else f"cannot tell whether {name} fits"
     return f"{says}: it {rest}."
 

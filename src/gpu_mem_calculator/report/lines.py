@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 
 from ..ledger.units import GIB, KIB, MIB
@@ -20,6 +21,7 @@ Span: TypeAlias = tuple[str, str]  # text, and a style of terminal.CODES ("" for
 Line: TypeAlias = list[Span]
 
 WIDTH = 80
+SCREEN = 24  # rows of a terminal
 BOLD, DIM, GOOD, BAD, WARN = "bold", "dim", "bold green", "bold red", "yellow"
 FULL, EMPTY, LIMIT = "█", "░", "│"
 SPACES = str.maketrans("\t\n\v\f\r", " " * 5)
@@ -49,6 +51,15 @@ def wrap_lines(label: str, text: str, style: str = "", width: int = WIDTH) -> li
         [(label if i == 0 else indent, BOLD if label.strip() else ""), (piece, style)]
         for i, piece in enumerate(folded(text, width - len(label)) or [""])
     ]
+
+
+def with_pasted(lines: Iterable[Line], text: str) -> list[Line]:
+    """The lines of an answer with the one made to be pasted as the last; it is not folded, so that
+    it is copied as one. An empty line is above it, unless a screen has no room for that.
+    """
+    above = [*lines]
+    room = SCREEN - len(above) - -(-len(text) // WIDTH)
+    return [*above, *([line()] if room != 0 else []), line(text)]
 
 
 def folded(text: str, width: int) -> list[str]:

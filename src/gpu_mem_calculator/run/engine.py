@@ -35,6 +35,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     """A framework: its options with their defaults, what it refuses, and its ledger.
 
     - `alone_title`: its title on one GPU, where that is another.
+    - `package`: whose release counts, by its name in ledger/frameworks.py; "" of a server, which
+      has `engine_version`.
     - `options`: each option's default at the version that is modelled; others are refused.
     - `fixed`: options of which only the default value is modelled.
     - `values`: of options that take a name, those it has.
@@ -59,6 +61,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     name: str
     title: str
     alone_title: str = ""
+    package: str = ""
     options: Mapping[str, Any] = {}
     fixed: tuple[str, ...] = ()
     values: Mapping[str, Collection[str]] = {}

@@ -29,6 +29,8 @@ class Validation(Struct, frozen=True):
 
     valid: bool
     errors: list[str]
+    verdict: str
+    summary: str
     warnings: list[str]
     assumed: list[str]
 
@@ -82,7 +84,7 @@ class LookColumn(Struct, frozen=True):
 class CheckBody(Struct, frozen=True, omit_defaults=True):
     """Whether a command fits, with the exit code of `check`; of several, the worst of `answers`.
 
-    - summary: the verdict in a line; problems: why nothing is estimated
+    - summary: the answer in one line, made to be pasted; problems: why nothing is estimated
     - tool, version, keys: what was read, and the effect of each key: memory, free or refused
     - assumed: what was assumed in reading it; limits: what of it is not modelled
     - run: its run file; result: the estimate of that
@@ -179,6 +181,7 @@ class ComparedPart(Struct, frozen=True):
 class ComparisonBody(Struct, frozen=True):
     """Two runs side by side; `differences` are the keys with other values."""
 
+    verdict: str
     summary: str
     a: ComparedSide
     b: ComparedSide
@@ -248,6 +251,7 @@ class DiagnosisBody(Struct, frozen=True):
     remedies: list[RemedyBody]
     question: str
     notes: list[str]
+    verdict: str
     summary: str
 
 

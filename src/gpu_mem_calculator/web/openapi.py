@@ -12,6 +12,7 @@ from .. import __version__
 from ..advice.serving.answers import Answers
 from ..estimates.explain.explain import Explanation
 from ..estimates.result import MemoryResult
+from ..ledger.schema_version import SCHEMA_VERSION
 from ..runfile.keys.schema import RUN, definitions
 from ..tools.translation.arguments import tables
 from .bodies import ALL
@@ -32,6 +33,10 @@ TEMPLATE = "#/components/schemas/{name}"
 SERVER, ANYTHING, SKYPILOT = "ServerAnswers", "Anything", "SkyPilotBody"
 _TABLES = tables(__file__)
 # By the schema of the body, or of the answer where only some bodies have an example.
+# Answers of calculations, all of which have the version of their fields.
+ANSWERS = [
+    name for row in _TABLES["addresses"] if (name := row["answer"])[0].isupper() and name != SERVER
+]
 EXAMPLES = {
     **_TABLES["examples"],
     **dict.fromkeys((ANYTHING, RUN_OR_TEXT), _TABLES["examples"][RUN]),
@@ -48,7 +53,7 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
         "tags": [doc.tag],
         "parameters": [
             *({"name": name, "in": "path", "required": True, **WORDS[name]} for name in doc.words),
-            *({"name": name, "in": "query", **QUERY[name]} for name in doc.query),
+            *({"name": name, "in": "query", **_option(doc, name)} for name in doc.query),
         ],
         "responses": {
             "200": {"description": "done", "content": {doc.media: {"schema": _schema(doc.answer)}}},
@@ -71,6 +76,14 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
     return data
 
 
+def _option(doc: RouteDocument, name: str) -> dict[str, Any]:
+    """A query parameter of an address, with the default that it has there."""
+    found = QUERY[name]
+    if name not in doc.defaults:
+        return found
+    return {**found, "schema": {**found["schema"], "default": doc.defaults[name]}}
+
+
 def _schema(name: str) -> dict[str, Any]:
     return {"type": name} if name.islower() else {"$ref": TEMPLATE.format(name=name)}
 
@@ -78,6 +91,8 @@ def _schema(name: str) -> dict[str, Any]:
 @cache
 def _components() -> dict[str, Any]:
     _, types = msgspec.json.schema_components(TYPES, ref_template=TEMPLATE)
+    for name in ANSWERS:
+        types[name]["properties"].setdefault("schema_version", {"const": SCHEMA_VERSION})
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     return {
         **types,

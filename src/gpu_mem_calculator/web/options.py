@@ -25,18 +25,18 @@ QUERY["contexts"]["schema"]["pattern"] = QUERY["concurrency"]["schema"]["pattern
 WORDS["format"]["schema"]["enum"] = list(EXPORTS)
 
 
-def one_of(options: Options, name: str) -> str:
-    """An option that must be one of some words; the first where it is left out."""
+def one_of(options: Options, name: str, otherwise: str = "") -> str:
+    """An option that must be one of some words; `otherwise`, or the first, where it is left out."""
     words: list[str] = QUERY[name]["schema"]["enum"]
-    word = options.get(name, words[0])
+    word = options.get(name, otherwise or words[0])
     if word not in words:
         raise InputError(f"{name}={word!r} must be {' or '.join(words)}")
     return word
 
 
-def is_true(options: Options, name: str) -> bool:
-    """Whether an option is true."""
-    return one_of(options, name) == "true"
+def is_true(options: Options, name: str, otherwise: str = "") -> bool:
+    """Whether an option is true; `otherwise` where it is left out."""
+    return one_of(options, name, otherwise) == "true"
 
 
 def width(options: Options) -> int:

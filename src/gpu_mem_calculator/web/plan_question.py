@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, structs
 from ..advice.planner.answers.plans import Plans
 from ..advice.planner.asking.ask import plan
 from ..report.plan.page import plan_body
+from ..report.plan.summary import plans_line, plans_verdict
 from ..runfile.field_types import Card, Count, Object, Parameters, Positive, Text
 from ..runfile.read import section
 from ..runfile.text.errors import InputError
@@ -54,6 +55,8 @@ class PlansReply(Plans, frozen=True, kw_only=True):
     """Plans, fastest first; `html` shows them on the page, where it was asked for."""
 
     html: str | None = None
+    verdict: str
+    summary: str
 
 
 def plans_reply(body: Any, *, page: bool) -> PlansReply:
@@ -69,4 +72,6 @@ def plans_reply(body: Any, *, page: bool) -> PlansReply:
         given["candidates"] = [asked(one) for one in candidates]
     found = plan(given.pop("model", None), **given)
     html = plan_body(found) if page else None
-    return PlansReply(**structs.asdict(found), html=html)
+    return PlansReply(
+        **structs.asdict(found), html=html, verdict=plans_verdict(found), summary=plans_line(found)
+    )

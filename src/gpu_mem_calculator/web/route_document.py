@@ -13,7 +13,8 @@ class RouteDocument(Struct, frozen=True, kw_only=True):
     """What the OpenAPI document says of one address.
 
     - `answer` and `body`: names of schemas; there may be no body; `binary`: it may be a file, too
-    - `query`: the query parameters that it takes; `words`: those of its path
+    - `query`: the query parameters that it takes, `defaults` those that are others than where an
+      option is described; `words`: those of its path
     - `fails`: the statuses of its refusals, besides those of every address
     """
 
@@ -22,6 +23,7 @@ class RouteDocument(Struct, frozen=True, kw_only=True):
     body: str = ""
     binary: bool = False
     query: tuple[str, ...] = ()
+    defaults: dict[str, str] = {}
     words: tuple[str, ...] = ()
     media: str = JSON
     answer: str = "object"

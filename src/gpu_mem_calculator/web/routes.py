@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from ..ledger.units import KIB
 from ..runfile.keys.schema import RUN
-from .addresses import CALCULATIONS, SLOW, Address
+from .addresses import CALCULATIONS, QUICK, SLOW, Address
 from .facts import FACT, preset_reply
 from .guard import refused
 from .observability import OUTCOMES, metrics
@@ -205,7 +205,8 @@ def _calculation(route: Address) -> Endpoint:
         query = request.query_params
         if problem := route.refusal([name for name, _ in query.multi_items()]):
             return refused(422, problem)
-        lane = SLOW if query.get("replay") == "true" else route.lane
+        replay = query.get("replay", route.defaults.get("replay", ""))
+        lane = {"true": SLOW, "false": QUICK}.get(replay, route.lane)
         words = request.path_params
         return await answer_request(request, route.task, lane, binary=route.binary, **words)
 

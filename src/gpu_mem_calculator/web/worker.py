@@ -21,16 +21,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..advice.one_change import pasted_line
 from ..advice.serving.answers import answers
-from ..advice.serving.changes import Server, taken
-from ..advice.serving.server_remedies import remedies as serving_remedies
 from ..advice.training.answers import longest_length, training_answers
-from ..advice.training.remedies import remedies
-from ..advice.training.run_changes import all_changes, ledger_bytes
 from ..catalog.hub.access import Access, allow, endpoint
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
 from ..estimates.explain.explain import explain
-from ..estimates.fit_verdict import FITS
+from ..estimates.fit_verdict import UNSURE
+from ..ledger.schema_version import SCHEMA_VERSION
 from ..ledger.units import MIB
 from ..report.data import answers_data
 from ..report.html import html_report, remedies_section
@@ -45,16 +43,16 @@ from ..runfile.text.json_text import parse_json
 from .checks import DeniedError, check, kubernetes, skypilot
 from .export import export
 from .logs import log_fault, start_logs
+from .offered_changes import offered_changes
 from .options import Options, is_true, numbers, one_of, width
 from .pasted_text import asked, diagnosed, read_pasted
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import FILES, HEAD, TaskReply, TaskRequest, fault, frame, refusal
 
-Change = dict[str, Any]
-SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
 Task = Callable[[Any, Options], Any]
 SIDES = ("a", "b")  # of a comparison
+VERSIONS = {"schema_version", "api_version"}  # fields that say a version
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
 NO_SERVER = (
     'the run has no inference section; add one, such as {"engine": "vllm"}, or use calculate'
@@ -64,49 +62,6 @@ LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
 MOST_FETCHED = 64 * MIB  # bytes of one download
 PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
 TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
-
-
-def offered_changes(estimate: Estimate) -> list[Change]:
-    """Where the run fits, single changes; else the sets that make it fit, and what else saves."""
-    singles = all_changes(estimate)
-    if estimate.result.figures_fit:
-        return singles
-    sets = _serving_sets(estimate) if estimate.served else _training_sets(estimate)
-    known = {tuple(one["settings"]) for one in sets}
-    helpful = (one for one in singles if one["saves_bytes"] > 0 and not estimate.served)
-    return [*sets, *(one for one in helpful if tuple(one["settings"]) not in known)]
-
-
-def _training_sets(estimate: Estimate) -> list[Change]:
-    """The smallest sets of changes with which a training run fits."""
-    now = ledger_bytes(estimate)
-    return [
-        {
-            "title": " + ".join(one.changes),
-            "settings": list(one.settings),
-            "saves_bytes": one.saves_bytes,
-            "total_bytes": now - one.saves_bytes,
-            "fits": True,
-            "verdict": FITS,
-            "cost": one.cost,
-        }
-        for one in remedies(estimate)
-    ]
-
-
-def _serving_sets(estimate: Estimate) -> list[Change]:
-    """The smallest sets of changes with which a server fits."""
-    now, _, _ = taken(estimate.result)
-    return [
-        {
-            "title": one.title,
-            "settings": list(one.setting),
-            "saves_bytes": now - one.device_bytes,
-            "total_bytes": one.device_bytes,
-            **{key: getattr(one, key) for key in SERVER_FIGURES},
-        }
-        for one in serving_remedies(Server.of(estimate))
-    ]
 
 
 class TextPage(Struct, frozen=True):
@@ -123,7 +78,18 @@ def answer(ask: TaskRequest) -> TaskReply:
     result = TASKS[ask.task](ask.body if is_file else _data(ask.body), ask.options)
     if isinstance(result, TextPage):
         return TaskReply(200, result.text.encode(), result.media, result.filename)
-    return TaskReply(200, msgspec.json.encode(result))
+    return TaskReply(200, answer_json(result))
+
+
+def answer_json(result: Any) -> bytes:
+    """An answer as JSON, with the version of its fields in front where it has none; what another
+    protocol asks for as it is.
+    """
+    text = msgspec.json.encode(result)
+    fields = result.__struct_fields__ if isinstance(result, Struct) else result
+    if not fields or not isinstance(fields, tuple | dict) or VERSIONS & {*fields}:
+        return text
+    return b'{"schema_version":%d,' % SCHEMA_VERSION + text[1:]
 
 
 def _data(body: bytes) -> Any:
@@ -146,8 +112,18 @@ def _estimate(body: Any, *, replay: bool = True) -> Estimate:
     return with_other_cards(found) if replay else found
 
 
-def calculate(body: Any, _options: Options) -> Any:
-    """The estimate, with torch's allocator replayed."""
+def calculate(body: Any, options: Options) -> Any:
+    """The estimate, by a replay of torch's allocator, with the change that fits in its summary; or
+    by the bounds of the ledger alone.
+    """
+    if not is_true(options, "replay", otherwise="true"):
+        return _estimate(body, replay=False).result
+    estimate = _estimate(body)
+    return replace(estimate.result, summary=pasted_line(estimate))
+
+
+def replayed(body: Any, _options: Options) -> Any:
+    """The estimate with torch's allocator replayed, without a look for what would fit."""
     return _estimate(body).result
 
 
@@ -156,8 +132,11 @@ def validate(body: Any, _options: Options) -> Any:
     try:
         result = _estimate(body, replay=False).result
     except InputError as error:
-        return {"valid": False, "errors": error.problems, "warnings": [], "assumed": []}
-    return {"valid": True, "errors": [], "warnings": result.warnings, "assumed": result.assumed}
+        words = f"not valid: {error.problems[0]}"
+        told = {"verdict": UNSURE, "summary": words, "warnings": [], "assumed": []}
+        return {"valid": False, "errors": error.problems, **told}
+    told = {key: getattr(result, key) for key in ("verdict", "summary", "warnings", "assumed")}
+    return {"valid": True, "errors": [], **told}
 
 
 def explain_entries(body: Any, _options: Options) -> Any:
@@ -190,7 +169,7 @@ def infer(body: Any, options: Options) -> Any:
     estimate = _estimate(body)
     if not estimate.serves:
         raise InputError(NO_SERVER)
-    return answers_data(estimate.result, answers(estimate, *table))
+    return answers_data(estimate, answers(estimate, *table))
 
 
 def what_ifs(body: Any, _options: Options) -> Any:
@@ -272,7 +251,7 @@ TASKS: dict[str, Task] = {
     "admission/skypilot": skypilot,
     "compare": compare,
     "diagnose": diagnose,
-    "replay": calculate,
+    "replay": replayed,
     "validate": validate,
     "explain": explain_entries,
     "infer": infer,

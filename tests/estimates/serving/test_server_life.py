@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.result import MemoryResult
-from gpu_mem_calculator.estimates.verdict_words import undecided
+from gpu_mem_calculator.estimates.verdict_words import undecided, verdict_line
 from gpu_mem_calculator.ledger.units import GIB, MIB
 
 
@@ -68,7 +68,7 @@ def test_the_node_is_part_of_the_verdict() -> None:
     assert result("vllm", node=64, **keys).verdict == "fits"
     short = result("vllm", node=8, **keys)
     assert short.verdict == "does_not_fit"
-    assert "18 GiB of host RAM a node while it sleeps, of 8" in short.summary
+    assert "18 GiB of host RAM a node while it sleeps, of 8" in verdict_line(short)
 
 
 def test_layers_on_the_host_need_its_memory() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.catalog import rows
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.runfile.resolve.hardware import UNIFIED, find_hardware
@@ -54,7 +55,7 @@ def test_a_servers_share_meets_what_the_system_leaves(share: float, word: str) -
     data = {**SERVER, "inference": {"engine": "vllm", "gpu_memory_utilization": share}}
     found = estimate({**data, "hardware": SPARK})
     assert found.verdict == word
-    assert ("memory of the system" in found.summary) == (word == UNSURE)
+    assert ("memory of the system" in verdict_line(found)) == (word == UNSURE)
 
 
 @pytest.mark.parametrize(("free", "word"), [(13, SHORT), (16, UNSURE), (60, FITS)])
@@ -72,7 +73,7 @@ def test_card_and_host_take_of_the_same(free: int, word: str) -> None:
     most = max(one.host_bytes + one.gpu_bytes for one in found.phases if one.asked)
     assert found.host.bytes_per_node > most
     assert "GiB for card and host" in found.host.words
-    assert found.verdict == word, (found.summary, found.host)
+    assert found.verdict == word, (verdict_line(found), found.host)
 
 
 def test_half_of_strix_halo_is_mapped_unless_more_is_said() -> None:

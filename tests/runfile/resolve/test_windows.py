@@ -9,6 +9,7 @@ import pytest
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT, UNSURE
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.longest_sequence import failure_words
 from gpu_mem_calculator.runfile.config import GPUConfig
@@ -29,8 +30,8 @@ def test_a_run_that_finds_no_room_goes_on(system: str) -> None:
     result = found.result
     assert (result.verdict, result.fails_at) == (SHORT, None)
     assert result.spills_bytes > GIB
-    assert result.summary.startswith("spills: needs")
-    assert "GiB in shared memory, which is slower" in result.summary
+    assert verdict_line(result).startswith("spills: needs")
+    assert "GiB in shared memory, which is slower" in verdict_line(result)
     words = " ".join(failure_words(result))
     assert "it runs" in words
     assert "out of memory" not in f"{result} {words}"
@@ -43,7 +44,7 @@ def test_elsewhere_it_dies(system: str | None, hardware: dict[str, Any]) -> None
     """On Linux, and where half of the host's memory is less than what spills."""
     result = estimate(_on(system, **hardware))
     assert (result.verdict, result.spills_bytes) == (SHORT, 0)
-    assert "spills" not in result.summary
+    assert "spills" not in verdict_line(result)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,11 @@ def test_what_windows_keeps_is_open() -> None:
     roomy = estimate({**small, "hardware": {"gpu": "rtx-3060-12gb", "os": "windows"}})
     section = {"gpu": "rtx-3060-12gb", "os": "windows", "gpu_memory_bytes": 11 * GIB}
     tight = estimate({**small, "hardware": section})
-    assert (roomy.verdict, tight.verdict) == (FITS, UNSURE), (roomy.summary, tight.summary)
-    assert "open: Windows" in tight.summary
+    assert (roomy.verdict, tight.verdict) == (FITS, UNSURE), (
+        verdict_line(roomy),
+        verdict_line(tight),
+    )
+    assert "open: Windows" in verdict_line(tight)
     held = estimate({**small, "hardware": {**section, "used_memory_bytes": 0}})
     assert held.verdict == FITS
 

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.checked import CheckQuestion, asked_readings, check_reading
 from gpu_mem_calculator.estimates.fit_verdict import FITS, SHORT
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.tools.reading.node_memory import (
     docker_memory,
@@ -142,7 +143,7 @@ def test_no_answer_above_what_is_said_fits(
     assert found.host.node_bytes == int(memory) * GIB
     assert found.verdict == word
     assert found.host.read_from
-    assert (found.host.read_from in found.summary) == (word == SHORT)
+    assert (found.host.read_from in verdict_line(found)) == (word == SHORT)
 
 
 def test_an_option_replaces_what_is_said() -> None:

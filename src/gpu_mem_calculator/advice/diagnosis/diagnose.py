@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ...estimates.calculator import Estimate, full_estimate
-from ...estimates.fit_verdict import SHORT
+from ...estimates.fit_verdict import SHORT, UNSURE
+from ...estimates.summary import summary
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
 from ...tools.logs.figure import Figure
@@ -48,6 +49,7 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
     restored = releases.advice() if releases is not None and restores(found) else ()
     measured = parts(crash)
     differs = tuple(part_evidence(measured))
+    helps = (*restored, *_remedies(crash, cause, asked))[:MOST_REMEDIES]
     return Diagnosis(
         read=(*log.lines, *log.set_up),
         run=None if estimate is None else dict(estimate.result.run),
@@ -55,10 +57,11 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
         others=tuple(found[1 : MOST_OTHERS + 1]),
         evidence=(*_evidence(crash, cause), *differs),
         parts=measured,
-        remedies=(*restored, *_remedies(crash, cause, asked))[:MOST_REMEDIES],
+        remedies=helps,
         question=_question(cause, crash),
         notes=(*notes, *([unlike] if unlike else []), *_left_out(log)),
-        summary=_summary(cause, differs),
+        verdict=UNSURE if estimate is None else estimate.result.verdict,
+        summary=_summary(cause, differs, helps, estimate),
     )
 
 
@@ -178,11 +181,25 @@ def _left_out(log: Log) -> Iterator[str]:
             yield f"{count:,} more lines of the kind {what} were left out"
 
 
-def _summary(cause: Cause | None, differs: Sequence[str]) -> str:
-    """One line."""
+def _summary(
+    cause: Cause | None, differs: Sequence[str], helps: Sequence[Advice], estimate: Estimate | None
+) -> str:
+    """One line: the cause, then the run by its estimate with the change that fits; where no run is
+    known, the first advice.
+    """
     if cause is None:
-        nothing = "nothing in the text says why it died"
-        return f"{nothing}; {differs[0]}" if differs else nothing
-    where = ", ".join(filter(None, (cause.phase, cause.tensor)))
-    words = f"{cause.certainty}: {cause.sentence}"
-    return f"{words} [{where}]" if where else words
+        words = "; ".join(["nothing in the text says why it died", *differs[:1]])
+    else:
+        where = ", ".join(filter(None, (cause.phase, cause.tensor)))
+        words = f"{cause.certainty}: {cause.sentence}" + (f" [{where}]" if where else "")
+    if estimate is None:
+        return f"{words}; try: {helps[0].sentence}" if helps else words
+    fits = next((one for one in helps if one.fits), None)
+    change = "" if fits is None else f"fits with {_code(fits)}"
+    return f"{words}; by an estimate: {summary(estimate.result, change)}"
+
+
+def _code(advice: Advice) -> str:
+    """The words of a remedy; ours are left to its sentence."""
+    own = advice.command and not advice.command.startswith("--set ")
+    return f"`{advice.command}`" if own else advice.sentence.partition(": ")[0]

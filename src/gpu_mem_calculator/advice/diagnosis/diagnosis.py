@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...estimates.fit_verdict import UNSURE
 from ...ledger.shown import Shown
 from ...tools.logs.read import LogLine
 
@@ -74,6 +75,7 @@ class Diagnosis(Shown, Struct, frozen=True, kw_only=True):
     - `remedies`: the cheapest first
     - `question`: what to send if it is still unclear; "" where nothing is missing
     - `notes`: what was assumed, and what was not read
+    - `verdict`: of the run by its estimate; open where no run is known
     - `summary`: one line, made to be pasted into an issue
     """
 
@@ -86,4 +88,5 @@ class Diagnosis(Shown, Struct, frozen=True, kw_only=True):
     remedies: tuple[Advice, ...] = ()
     question: str = ""
     notes: tuple[str, ...] = ()
+    verdict: str = UNSURE
     summary: str = ""

@@ -51,7 +51,7 @@ class Remedy(Struct, frozen=True, kw_only=True):
     certain: bool = True
 
 
-def _adapts(remedy: Remedy) -> bool:
+def adapts(remedy: Remedy) -> bool:
     """Whether one of a remedy's changes trains an adapter in the place of the model."""
     return ADAPTER in remedy.cost.split("; ")
 
@@ -88,7 +88,7 @@ def remedies(
         search.extend((*others, *wider_runs(search.estimate)))
     if len(search.found) < most and longest is not None:
         search.try_set((shorter_sequence(search.estimate, longest),))
-    if all(map(_adapts, search.found)) and search.tries > 0:
+    if all(map(adapts, search.found)) and search.tries > 0:
         changes = last_resort(search.estimate)
         if changes:
             search.add(changes)
@@ -180,7 +180,7 @@ class RemedySearch:
         settings = {setting for one in changes for setting in one.settings}
         adapter = any(one.cost == ADAPTER for one in changes)
         return any(
-            settings.issuperset(remedy.settings) or (adapter and _adapts(remedy))
+            settings.issuperset(remedy.settings) or (adapter and adapts(remedy))
             for remedy in self.found
         )
 

@@ -165,6 +165,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     meanings: dict[str, str]
     entries: tuple[ExplainedEntry, ...]
     token_formula: str = ""
+    verdict: str = ""
+    summary: str = ""
 
 
 def explain(estimate: Estimate) -> Explanation:
@@ -190,6 +192,8 @@ def explain(estimate: Estimate) -> Explanation:
         meanings={name: LETTERS[name] for name in letters if name in LETTERS},
         entries=(*entries, *outside),
         token_formula=token_formula(estimate),
+        verdict=estimate.result.verdict,
+        summary=estimate.result.summary,
     )
 
 

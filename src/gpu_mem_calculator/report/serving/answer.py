@@ -18,14 +18,14 @@ from ..progress_bar import shorten
 from .parts import busiest_rank, memory_bar, memory_parts
 from .words import best_changes, change_gain, speed_words, verdict_words
 
-MOST_LINES = 22
+MOST_LINES = 21  # below them the line to be pasted takes up to three
 SHOWN_CONTEXTS = 4
 LEFT = 50  # columns of the table of parts; users are right of it
 Section = list[Line]
 
 
 def short_answer(estimate: Estimate, answers: Answers, asked: InferCommand) -> list[Line]:
-    """At most 22 lines; what does not fit is left to --long, the least important first."""
+    """At most 21 lines; what does not fit is left to --long, the least important first."""
     for shown in (2, 1):
         changes = [_change(estimate, one) for one in best_changes(estimate, answers)[:shown]]
         for spaced, brief in ((True, False), (False, False), (False, True)):

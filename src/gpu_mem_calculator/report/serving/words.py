@@ -6,8 +6,8 @@ from ...advice.serving.answers import Answers
 from ...advice.serving.changes import ServingChange
 from ...estimates.calculator import Estimate
 from ...estimates.fit_verdict import WORDS
-from ...estimates.verdict_words import summary
 from ...estimates.verdict_words import users_words as users_words
+from ...estimates.verdict_words import verdict_line
 from ...runfile.inference_config import DecodeSpeed, ServingResult, SpeedResult
 from ..lines import gib
 
@@ -19,7 +19,7 @@ def verdict_words(estimate: Estimate, answers: Answers | None = None) -> str:
     result = estimate.result
     if result.serving is None:
         return _batch_words(estimate, answers)
-    return summary(result, _common_users(result.serving, answers))
+    return verdict_line(result, _common_users(result.serving, answers))
 
 
 def _common_users(serving: ServingResult, answers: Answers | None) -> str:
@@ -36,7 +36,7 @@ def _batch_words(estimate: Estimate, answers: Answers | None) -> str:
     asked = f"batch {int(run.batch):,} of {int(run.seq):,} + {int(run.generated):,} tokens"
     batch = answers.largest_batch if answers else None
     largest = f"; largest batch {batch:,}" if batch else ""
-    word, _, rest = result.summary.partition(": ")
+    word, _, rest = verdict_line(result).partition(": ")
     return f"{word}: {asked} {rest}{largest}"
 
 

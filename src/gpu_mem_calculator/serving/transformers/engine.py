@@ -154,6 +154,7 @@ def setting(run: Run, *, beams: bool = False) -> BlockSetting:
 ENGINE = Engine(
     name="transformers",
     title=ROW.title,
+    package="transformers",
     options=OPTIONS,
     values={"quantization": QUANTIZATIONS, "cache_implementation": CACHES},
     host_libraries=HostLibraries(

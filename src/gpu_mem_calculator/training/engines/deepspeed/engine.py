@@ -55,6 +55,7 @@ ENGINE = Engine(
     name="deepspeed",
     tower="trained",
     title="DeepSpeed",
+    package="deepspeed",
     side_streams=zero_streams,
     options=OPTIONS,
     axes=frozenset({"pp"}),

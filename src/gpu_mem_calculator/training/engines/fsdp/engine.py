@@ -39,6 +39,7 @@ ENGINE = Engine(
     name="fsdp",
     tower="trained, and sharded like the text model's",
     title="PyTorch FSDP",
+    package="torch",
     side_streams=side_streams,
     options=OPTIONS,
     # Those of torch with a fused kernel. Left out: Adafactor, which fails on sharded tensors

@@ -87,6 +87,7 @@ def parameters(run: Run) -> Num:
 ENGINE = Engine(
     name="megatron_lm",
     title=TITLE,
+    package="megatron-core",
     transformers=False,
     side_streams=expert_streams,
     options=OPTIONS,

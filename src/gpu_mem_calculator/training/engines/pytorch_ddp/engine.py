@@ -26,6 +26,7 @@ ENGINE = Engine(
     name="pytorch_ddp",
     tower="trained",
     title="PyTorch DDP",
+    package="torch",
     alone_title="PyTorch",
     options=OPTIONS,
     optimizers=frozenset(OPTIMIZERS),
