@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -121,13 +122,14 @@ def on_terminal(
     os.close(follower)
 
     def shown() -> Iterator[str]:
-        terminal = Terminal(COLUMNS, rows)
+        terminal, decoder = Terminal(COLUMNS, rows), getincrementaldecoder("utf-8")()
         while True:
             try:
                 piece = os.read(leader, 65536)
             except OSError:  # Linux says so at the end
                 break
-            for text in re.split(f"(?={ERASE})", piece.decode()):  # several writes may be together
+            written = decoder.decode(piece)
+            for text in re.split(f"(?={ERASE})", written):  # several writes may be together
                 terminal.feed(text)
                 yield terminal.text
         process.wait(60)
@@ -139,12 +141,17 @@ def on_terminal(
         os.close(leader)
 
 
-def piped(words: tuple[str, ...]) -> str:
-    """What a pipe gets, on the rows of a terminal."""
+def printed(words: tuple[str, ...]) -> str:
+    """What a pipe gets."""
     ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True)
     assert ended.returncode in (0, 1)
+    return ended.stdout
+
+
+def piped(words: tuple[str, ...]) -> str:
+    """What a pipe gets, on the rows of a terminal."""
     screen = Terminal(COLUMNS, 10**6)
-    screen.feed(ended.stdout.replace("\n", "\r\n"))
+    screen.feed(printed(words).replace("\n", "\r\n"))
     return screen.text
 
 
@@ -223,7 +230,7 @@ def test_an_interrupted_plan_shows_the_plans_so_far() -> None:
     assert out.count("FSDP2") >= 2
     assert "limit: the search was interrupted: the list and its front are not complete" in out
     code, out, _ = interrupted_plan("--format", "json")
-    whole = json.loads(piped((*PLAN, "--format", "json")))
+    whole = json.loads(printed((*PLAN, "--format", "json")))
     found = json.loads(out)
     assert code == 130
     assert len(found["plans"]) == 2

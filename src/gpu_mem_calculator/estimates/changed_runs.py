@@ -11,6 +11,7 @@ from msgspec import Struct, to_builtins
 from .checked import BAD_INPUT, Checked
 from .fit_verdict import EXIT_CODES, FITS, UNSURE, WORDS
 from .several import code_word, taken_together, worst_of
+from .verdict_words import verdict_line
 
 BAD = "bad_input"
 
@@ -179,7 +180,7 @@ def outcome(checked: Checked) -> Outcome:
         return Outcome(code=checked.code, sentence="; ".join(checked.problems) or WORDS[UNSURE])
     return Outcome(
         code=checked.code,
-        sentence=checked.result.summary,
+        sentence=verdict_line(checked.result),
         takes_bytes=checked.takes,
         has_bytes=checked.result.gpu_memory_bytes,
     )

@@ -28,7 +28,7 @@ from .calculator import Estimate, full_estimate, verdict, with_other_cards
 from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE, WORDS
 from .memory_result import with_limits
 from .result import MemoryResult
-from .verdict_words import total_bytes
+from .verdict_words import total_bytes, verdict_line
 
 if TYPE_CHECKING:
     from ..tools.logs.nvidia_smi import SmiCard
@@ -121,7 +121,7 @@ class Checked(Shown, Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """The verdict in one line, or why there is none."""
-        return self.result.summary if self.result is not None else "; ".join(self.problems)
+        return verdict_line(self.result) if self.result is not None else "; ".join(self.problems)
 
     @property
     def busy(self) -> list[str]:

@@ -22,7 +22,7 @@ from ..estimates.checked import Checked
 from ..estimates.fit_verdict import UNSURE, WORDS
 from ..estimates.result import MemoryResult, more_words, part_rows
 from ..estimates.sweep import Sweep
-from ..estimates.verdict_words import total_bytes
+from ..estimates.verdict_words import total_bytes, verdict_line
 from ..lab.module_memory import MemoryEstimate
 from ..ledger.ledger import ACT, CACHE, GRAD, OPTIM, PARAM, RUNTIME
 from ..ledger.units import GIB
@@ -138,7 +138,7 @@ def _result(result: MemoryResult) -> Iterator[str]:
     named = str(model.get("name") or "its own model") if isinstance(model, Mapping) else str(model)
     parameters = f"{count(result.num_parameters)} parameters"
     yield f'<p class="soft">{text(named)}, {parameters}, {text(engine_words(result.run))}</p>'
-    yield f'<p class="says {tone}">{sign} {text(result.summary)}</p>'
+    yield f'<p class="says {tone}">{sign} {text(verdict_line(result))}</p>'
     rows = _rows(result)
     yield _bar(rows, result.gpu_memory_bytes)
     yield step_picture(result, small=True).svg()

@@ -33,10 +33,6 @@ TEMPLATE = "#/components/schemas/{name}"
 SERVER, ANYTHING, SKYPILOT = "ServerAnswers", "Anything", "SkyPilotBody"
 _TABLES = tables(__file__)
 # By the schema of the body, or of the answer where only some bodies have an example.
-# Answers of calculations, all of which have the version of their fields.
-ANSWERS = [
-    name for row in _TABLES["addresses"] if (name := row["answer"])[0].isupper() and name != SERVER
-]
 EXAMPLES = {
     **_TABLES["examples"],
     **dict.fromkeys((ANYTHING, RUN_OR_TEXT), _TABLES["examples"][RUN]),
@@ -91,7 +87,9 @@ def _schema(name: str) -> dict[str, Any]:
 @cache
 def _components() -> dict[str, Any]:
     _, types = msgspec.json.schema_components(TYPES, ref_template=TEMPLATE)
-    for name in ANSWERS:
+    from .addresses import CALCULATIONS  # whose rows are documents of here
+
+    for name in {row.answer for row in CALCULATIONS} & types.keys():
         types[name]["properties"].setdefault("schema_version", {"const": SCHEMA_VERSION})
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     return {
