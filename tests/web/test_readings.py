@@ -16,10 +16,10 @@ from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.runfile.read import SECTIONS
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import app
+from gpu_mem_calculator.web.offered_changes import offered_changes
 from gpu_mem_calculator.web.pasted_text import read_pasted
 from gpu_mem_calculator.web.reply_cache import ReplyCache
 from gpu_mem_calculator.web.routes import _run_task
-from gpu_mem_calculator.web.offered_changes import offered_changes
 from gpu_mem_calculator.web.worker import _data, import_text
 from gpu_mem_calculator.web.worker_messages import TaskReply, TaskRequest
 

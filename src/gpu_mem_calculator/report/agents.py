@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..estimates.verdict_words import undecided
+from ..estimates.verdict_words import undecided, verdict_line
 from .answer import merged
 from .headline import MOST_UNDECIDED, asked_words
 from .lines import WIDTH, gib, plain
@@ -43,7 +43,7 @@ def training_text(
     """
     result = estimate.result
     lines = [
-        *_verdict(result, result.summary),
+        *_verdict(result, verdict_line(result)),
         *failure_words(result),
         asked_words(estimate),
         f"GiB per GPU at the peak ({result.peak_instant}): {_sum([*merged(parts(estimate))])}",
@@ -143,7 +143,7 @@ def diagnosis_text(found: Diagnosis) -> str:
 def comparison_text(found: Compared) -> str:
     """Two runs: which takes more, the verdict on each, the parts that differ, and the cause."""
     from ..advice.comparison import limits_of_one
-    from .comparison import MOST_SHOWN, cause_words, part_rows, signed, summary
+    from .comparison import MOST_SHOWN, cause_words, difference, part_rows, signed
 
     apart, same = list[str](), list[str]()
     for title, ours, theirs in part_rows(found):
@@ -153,9 +153,9 @@ def comparison_text(found: Compared) -> str:
         same += [text] if first == second else []
         apart += [] if first == second else [f"{title.strip()} {first} → {second} ({more})"]
     results = (found.first.result, found.second.result)
-    lines = [summary(found)]
+    lines = [difference(found)]
     lines += [
-        f"{letter} {name}: {one.summary}"
+        f"{letter} {name}: {verdict_line(one)}"
         for letter, name, one in zip("AB", found.names, results, strict=True)
     ]
     lines += [f"GiB per GPU, A → B: {', '.join(apart)}" if apart else ""]

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from ..advice.one_change import with_change
 from ..estimates.checked import Checked, CheckQuestion, asked_readings, check_reading, unknown_tool
 from ..estimates.fit_verdict import EXIT_CODES, FITS, SHORT
 from ..estimates.several import Shared, answer_data, taken_together, worst_code
+from ..estimates.verdict_words import verdict_line
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from ..tools.reading.tools import UnknownToolError
@@ -43,7 +45,8 @@ class DeniedError(InputError):
 def check(body: Any, options: Options) -> Any:
     """Whether each command of a text fits, and those on one GPU together; or a run file."""
     try:
-        checked = checked_source(source(body), _question(options))
+        found = checked_source(source(body), _question(options))
+        checked = [with_change(one) for one in found]
     except UnknownToolError as error:
         return unknown_tool(error)
     return answer_data(checked, taken_together(checked))
@@ -117,7 +120,7 @@ def _sentences(checked: Sequence[Checked], shared: Sequence[Shared]) -> list[str
     found = []
     for one in checked:
         if one.code != EXIT_CODES[FITS]:
-            said = one.result.summary if one.result is not None else "; ".join(one.problems)
+            said = verdict_line(one.result) if one.result is not None else "; ".join(one.problems)
             found.append(f"{one.reading.name or one.reading.tool}: {said}")
     return [*found, *(gpu.text for gpu in shared if gpu.verdict != FITS)]
 

@@ -90,7 +90,9 @@ def _components() -> dict[str, Any]:
     from .addresses import CALCULATIONS  # whose rows are documents of here
 
     for name in {row.answer for row in CALCULATIONS} & types.keys():
-        types[name]["properties"].setdefault("schema_version", {"const": SCHEMA_VERSION})
+        fields = types[name]["properties"]
+        if "apiVersion" not in fields:
+            fields.setdefault("schema_version", {"const": SCHEMA_VERSION})
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     return {
         **types,

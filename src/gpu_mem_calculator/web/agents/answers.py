@@ -25,7 +25,7 @@ from ...estimates.calculator import Estimate, full_estimate, with_other_cards
 from ...estimates.checked import Checked, CheckQuestion
 from ...estimates.fit_verdict import FITS
 from ...estimates.several import code_word, taken_together, worst_code
-from ...estimates.verdict_words import total_bytes
+from ...estimates.verdict_words import total_bytes, verdict_line
 from ...ledger.secrets import hide
 from ...ledger.units import GIB
 from ...report.agents import (
@@ -131,7 +131,7 @@ def check(asked: CheckArguments) -> AgentAnswer:
 def _brief(found: Checked) -> str:
     """The answer for one of several commands: all of it where it does not fit, or is open."""
     if found.result is not None and found.result.verdict == FITS:
-        return found.result.summary
+        return verdict_line(found.result)
     return _checked_text(found)
 
 
