@@ -38,9 +38,7 @@ class MemoryEstimate(Shown):
         self.gpu, self._record = gpu, record
         self._traces: dict[tuple[str, int], RunTrace] = {}
         trace = self.trace()
-        peak = trace.ledger.instants[
-            [one.name for one in trace.ledger.instants].index(trace.peak_phase)
-        ]
+        peak = next(one for one in trace.ledger.instants if one.name == trace.peak_phase)
         parts = {kind: int(size) for kind, size in trace.ledger.parts(peak).items()}
         self.allocated_bytes, self.reserved_bytes = trace.allocated_bytes, trace.reserved_bytes
         self.needs_bytes, self.margin_bytes = trace.needs_bytes, trace.margin_bytes

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from .trace.attention import AttentionKernels
 from .trace.card import card_of, simulated_card
 from .trace.cuda import as_on_cuda
 from .trace.device_names import GPU, DeviceNames
-from .trace.huggingface import convertible_modules
+from .trace.huggingface import as_if_real, convertible_modules
 from .trace.memory_kinds import KindWatcher, block_kinds
 from .trace.recorder import Recorder
 from .trace.run import STEPS, RunTrace, phase_of, run_trace
@@ -64,6 +65,7 @@ def _simulated(
         for context in (
             FakeTensorMode(allow_non_fake_inputs=True),
             convertible_modules(),
+            as_if_real() if "transformers" in sys.modules else nullcontext(),
             as_on_cuda(resolved.run.compute_capability, kernels),
             torch.autograd.set_multithreading_enabled(False),
             simulated_card(card_of(resolved.run), recorder),
