@@ -1,6 +1,6 @@
 # make run    an estimate for Llama-2-7B on 8 GPUs
 # make serve  the web page, on this machine
-# make site   the page as plain files, which need no server, in build/site
+# make site   the page and the documents as plain files, which need no server, in build/site
 # make test   everything that has to hold; installs what it needs; 12 minutes on two cores
 # make proof  whole corpora and long fuzzing; before a release, about half an hour
 # make mutants  small faults in the formulas, one at a time: the tests must notice 90 %; half an hour
@@ -29,7 +29,8 @@ serve: $(VENV)/web
 
 SITE ?= build/site
 site: $(VENV)/dev
-	$(BIN)/python -m maintenance.site $(SITE) --packages $(VENV)/pyodide
+	$(BIN)/python -m maintenance.site $(SITE) --packages $(VENV)/pyodide --documents documents
+	$(BIN)/python -m maintenance.documents $(SITE)/documents
 
 # lint needs one core and installing torch little more than the network, so they share the time
 test: $(VENV)/dev

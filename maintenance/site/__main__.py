@@ -35,20 +35,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="is emptied first")
     default = Path(sys.prefix) / "pyodide"
     parser.add_argument("--packages", type=Path, default=default, help="where Pyodide is kept")
+    documents = "the folder beside the page that the documents are in, if they are"
+    parser.add_argument("--documents", default="", metavar="NAME", help=documents)
     options = parser.parse_args(arguments)
     try:
-        print(build(options.folder, options.packages))
+        print(build(options.folder, options.packages, options.documents))
     except packages.MissingError as reason:
         print(f"{reason}: the page without a server is not built")
         return 1
     return 0
 
 
-def build(folder: Path, kept: Path) -> str:
+def build(folder: Path, kept: Path, documents: str = "") -> str:
     """Write every file; returns what was written, in words."""
     kept.mkdir(parents=True, exist_ok=True)
     pyodide, wheel = packages.pyodide(kept), packages.msgspec(kept)
-    files = {**_own_files(), **_python_files(pyodide, wheel, kept)}
+    files = {**_own_files(documents), **_python_files(pyodide, wheel, kept)}
     shutil.rmtree(folder, ignore_errors=True)
     for name, content in (files | _scripts(files)).items():
         path = folder / name
@@ -57,9 +59,9 @@ def build(folder: Path, kept: Path) -> str:
     return f"{folder}: {len(files) + len(SCRIPTS)} files, {_megabytes(files)} MB"
 
 
-def _own_files() -> dict[str, bytes]:
+def _own_files(documents: str) -> dict[str, bytes]:
     """The pages, what they are made of, and the facts that they ask for."""
-    texts = {name: text.encode() for name, text in pages.pages().items()}
+    texts = {name: text.encode() for name, text in pages.pages(documents).items()}
     styles = {address[1:]: (REPORT / name).read_bytes() for address, name in STYLES.items()}
     static = {name: path.read_bytes() for name, path in pages.static_files().items()}
     facts = {pages.file_name(at): msgspec.json.encode(make()) for at, (make, _, _) in FACT.items()}

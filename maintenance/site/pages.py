@@ -47,11 +47,15 @@ def file_name(address: str) -> str:
     return address[1:]
 
 
-def pages() -> dict[str, str]:
-    """Every page by the name of its file."""
-    return {
+def pages(documents: str = "") -> dict[str, str]:
+    """Every page by the name of its file, with a link to the documents where there are some."""
+    link = f'\n      <a href="{documents}/index.html">Documents</a>\n    </nav>'
+    made = {
         name: _page(address, (STATIC / name).read_text("utf-8")) for address, name in PAGES.items()
     }
+    if not documents:
+        return made
+    return {name: text.replace("\n    </nav>", link, 1) for name, text in made.items()}
 
 
 def _page(address: str, text: str) -> str:
