@@ -73,21 +73,21 @@ def pythons() -> Iterator[str]:
             yield one
 
 
-def check_install(interpreter: str, wheel: Path) -> None:
-    """Install a wheel in a new environment, and estimate with it."""
+def check_installs(interpreter: str, wheels: list[Path]) -> None:
+    """Install each wheel in a new environment, and estimate with it."""
     with tempfile.TemporaryDirectory() as folder:
         python = new_python(interpreter, Path(folder))
-        run(python, *PIP, "install", "--no-deps", "--no-index", wheel)
-        command = python.parent / "gpu-mem-calc"
-        version = run(command, "--version").strip()
-        kind = "Python" if "none-any" in wheel.name else "C"
-        if not re.fullmatch(rf"gpu-mem-calc \S+ \(replay in {kind}\)", version):
-            sys.exit(f"{wheel.name}: it says {version!r}")
-        answer = run(command, "quick", "gpt2", "--gpu", "4090")
-        if not answer.startswith("fits: "):
-            sys.exit(f"{wheel.name}: it says {answer.splitlines()[:1]}")
-        said = run(python, "--version").strip()
-        print(f"{wheel.name}: installed and run by {said}", flush=True)
+        command, said = python.parent / "gpu-mem-calc", run(python, "--version").strip()
+        for wheel in wheels:
+            run(python, *PIP, "install", "--force-reinstall", "--no-deps", "--no-index", wheel)
+            version = run(command, "--version").strip()
+            kind = "Python" if "none-any" in wheel.name else "C"
+            if not re.fullmatch(rf"gpu-mem-calc \S+ \(replay in {kind}\)", version):
+                sys.exit(f"{wheel.name}: it says {version!r}")
+            answer = run(command, "quick", "gpt2", "--gpu", "4090")
+            if not answer.startswith("fits: "):
+                sys.exit(f"{wheel.name}: it says {answer.splitlines()[:1]}")
+            print(f"{wheel.name}: installed and run by {said}", flush=True)
 
 
 def components(python: Path, wheel: Path) -> str:
@@ -115,8 +115,7 @@ def main(folder: Path) -> int:
         print(run(sys.executable, "-m", "twine", "check", "--strict", *made), flush=True)
         wheels = [one for one in made if one.suffix == ".whl"]
         for interpreter in pythons():
-            for wheel in wheels:
-                check_install(interpreter, wheel)
+            check_installs(interpreter, wheels)
         listed = folder / "gpu-mem-calculator.cdx.json"
         listed.write_text(components(python, wheels[0]), encoding="utf-8")
     sums = [
