@@ -425,3 +425,17 @@ def test_requirements_have_the_pinned_versions() -> None:
     assert {"msgspec", "PyYAML", "hatchling"} <= found.keys()
     blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", block) for block in blocks)
+
+
+def test_the_page_has_every_input() -> None:
+    """docs/pulls.md names those that a user sets, and the example uses some of them."""
+    page = (ROOT / "docs" / "pulls.md").read_text("utf-8")
+    table = page.partition("| input | |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == {
+        name for name in ACTION["inputs"] if name != "token"
+    }
+    (workflow,) = re.findall(r"```yaml\n(name: GPU memory\n.*?)```", page, re.DOTALL)
+    (step,) = yaml.safe_load(workflow)["jobs"]["check"]["steps"][1:]
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+    (entry,) = re.findall(r"- id: ([\w-]+)", page)
+    assert entry == HOOKS[0]["id"]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 pytest.importorskip("starlette")
+
+from gpu_mem_calculator.web.addresses import CALCULATIONS
+from tests.conftest import ROOT
 
 FITS = "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
 SHORT = "vllm serve Qwen/Qwen3-32B --max-model-len 8192"
@@ -191,3 +196,18 @@ def test_another_body_is_refused(client: httpx.Client, version: str) -> None:
     answer = client.post("/api/admission/kubernetes", json=body)
     assert answer.status_code == 422
     assert "not an AdmissionReview" in answer.json()["detail"]
+
+
+def test_the_configuration_of_the_page() -> None:
+    """Kubernetes would take it, and its address is one of the service."""
+    page = (ROOT / "docs" / "deploy" / "admission.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(apiVersion.*?)```", page, re.DOTALL)
+    made = yaml.safe_load(text)
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kubernetes_validate.validate(made, kubernetes_validate.latest_version(), strict=True)
+    (hook,) = made["webhooks"]
+    address = hook["clientConfig"]["url"].partition("your.company")[2]
+    patterns = [re.sub(r"\{\w+\}", "[^/]+", one.path) for one in CALCULATIONS]
+    assert any(re.fullmatch(one, address) for one in patterns)
+    assert "?" not in address  # Kubernetes refuses a query
+    assert "your.company/api/admission/skypilot" in page
