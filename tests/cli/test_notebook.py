@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.tools.script.cell import cell_text, needed
 
 CARD = "%%gpu_mem_check --gpu h100-80gb-sxm"
@@ -47,7 +48,7 @@ def test_a_command_is_checked_and_not_started(shell: Any) -> None:
     assert found.result.verdict == "fits"
     assert found.result.run["model"]["name"] == "Qwen/Qwen2.5-7B"
     assert found.result.serving.max_seq_len == 8192
-    assert repr(found) == found.result.summary
+    assert repr(found) == verdict_line(found.result)
     assert "fits" in found._repr_html_()
     assert "read as vllm serve" in found._repr_html_()
 
