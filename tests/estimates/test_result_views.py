@@ -43,5 +43,5 @@ def test_where_it_dies_is_printed() -> None:
     """The step and the phase."""
     assert "out of memory in step 1, optimizer" in str(RUNS["does not fit"])
     small = {"hardware": {"gpu": "4090"}, "engine": {"type": "pytorch_ddp"}}
-    died = str(estimate({"model": {"name": "llama2-13b"}, **small})).splitlines()[-1]
+    died = str(estimate({"model": {"name": "llama2-13b"}, **small})).splitlines()[-2]
     assert died == "  out of memory at start-up"

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator import diagnose, estimate, plan, sweep
+from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.ledger.units import GIB
 
 from .plans_fixture import no_plan_fits
@@ -91,7 +92,7 @@ def test_the_verdict_comes_first_and_the_parts_add_up() -> None:
     result = answers()["short"]
     page = ElementTree.fromstring(result._repr_html_())
     texts = [one.text or "" for one in page.iter("p")]
-    assert texts[1] == f"✗ {result.summary}"
+    assert texts[1] == f"✗ {verdict_line(result)}"
     figures = [float(row[1][0].text or "") for row in page.iter("tr") if len(row) == 3 and row[1]]
     assert figures[-1] == pytest.approx(result.total_memory_per_gpu_gb, abs=0.006)
     assert sum(figures[:-1]) == pytest.approx(figures[-1], abs=0.03)
