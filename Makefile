@@ -70,6 +70,7 @@ bench: $(VENV)/browser
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python -m benchmarks.snapshot
+	$(BIN)/python -m benchmarks.agents
 	$(BIN)/python benchmarks/web.py
 	$(BIN)/python benchmarks/page.py
 

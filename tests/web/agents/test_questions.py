@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 import tomllib
 from statistics import median
 from typing import Any
@@ -21,7 +19,7 @@ from .sessions import on_stdio, text, tokens
 
 FILE = ROOT / "skills" / "gpu-mem-calculator" / "questions.toml"
 QUESTIONS: list[dict[str, Any]] = tomllib.loads(FILE.read_text(encoding="utf-8"))["question"]
-MOST_LIST_TOKENS, MOST_ANSWER_TOKENS, MOST_SECONDS = 2000, 400, 1.0
+MOST_LIST_TOKENS, MOST_ANSWER_TOKENS = 2000, 400
 IDS = [f"{number}-{one['tool']}" for number, one in enumerate(QUESTIONS, 1)]
 
 
@@ -31,16 +29,13 @@ class Asked:
     def __init__(self) -> None:
         self.tools: Any = None
         self.answers: list[Any] = []
-        self.seconds: list[float] = []
 
     async def ask(self, client: Client) -> None:
         """List the tools, and ask every question."""
         self.tools = (await client.list_tools()).tools
         await client.call_tool("estimate", {"model": "gpt2"})  # its process has started
         for one in QUESTIONS:
-            begun = time.monotonic()
             self.answers.append(await client.call_tool(one["tool"], one["arguments"]))
-            self.seconds.append(time.monotonic() - begun)
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +77,3 @@ def test_an_answer_takes_little_of_a_context(asked: Asked) -> None:
     sizes = [tokens(one) for one in asked.answers]
     assert median(sizes) < MOST_ANSWER_TOKENS
     assert max(sizes) < 2 * MOST_ANSWER_TOKENS
-
-
-@pytest.mark.skipif(
-    (os.cpu_count() or 1) < 2 or os.getloadavg()[0] > (os.cpu_count() or 1),
-    reason="on a busy machine seconds say nothing",
-)
-def test_most_answers_take_less_than_a_second(asked: Asked) -> None:
-    """The median; plans take longer."""
-    assert median(asked.seconds) < MOST_SECONDS
