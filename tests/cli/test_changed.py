@@ -229,6 +229,19 @@ def test_files_that_are_named_are_as_they_were(git: Git, command: Command) -> No
     assert run["before"]["takes_bytes"] < run["after"]["takes_bytes"]
 
 
+def test_the_card_of_the_options_is_for_files_that_name_none(git: Git, command: Command) -> None:
+    """A run file, a job script and a server: each has the card that it names, else the option's."""
+    commit(git, {"README.md": "x"})
+    job = f"#SBATCH --gres=gpu:h100:1\n{SCRIPT.format('')}"
+    write({"named.json": RUN, "job.sh": job, "open.sh": SCRIPT.format("")})
+    git("add", "-A")
+    found = changed(command, "--gpu", "l4").data["runs"]
+    has = {one["path"]: round(one["after"]["has_bytes"] / 2**30) for one in found}
+    assert (has["named.json"], has["open.sh"]) == (24, 22)
+    assert has["job.sh"] > 70
+    assert command("check", "--changed", "HEAD", "--gpu", "no-card").code == 2
+
+
 def test_several_runs_of_a_file_are_matched_by_name(git: Git, command: Command) -> None:
     """And what those on one GPU take together is a row, too."""
     server = (

@@ -29,7 +29,7 @@ from ..tools.manifests.read import NOTHING
 from ..tools.read import read_all
 from ..tools.reading import SCRIPTS
 from ..tools.reading.reading import RUN_FILE, Reading
-from ..tools.reading.tools import UnknownToolError
+from ..tools.reading.tools import CARD_KEYS, UnknownToolError
 from .output import show, write
 from .releases import named_releases, named_texts
 
@@ -43,12 +43,16 @@ Found = Sequence[Checked] | str  # the runs of a file, or why it is none
 def run(args: argparse.Namespace, hardware: Mapping[str, Any]) -> int:
     """Report the runs of the files that changed; returns the worst exit code.
 
-    hardware: the section that the options give; this machine's card is not asked for
+    hardware: the section that the options give; their card is for files that name none, and this
+      machine's is not asked for
     """
     _check_options(args)
     texts = named_texts(args)
     named = named_releases(texts) if texts else None
-    question = CheckQuestion(hardware=hardware, settings=args.settings, named=named)
+    card = {key: value for key, value in hardware.items() if key in CARD_KEYS}
+    sizes = {key: value for key, value in hardware.items() if key not in CARD_KEYS}
+    question = CheckQuestion(hardware=sizes, machine=card, settings=args.settings, named=named)
+    question.door(None)  # a card that is not known is the option's fault, not a file's
     changes = _changes(args, question)
     for option, text in WRITTEN.items():
         if getattr(args, option):
