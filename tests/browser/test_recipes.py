@@ -84,3 +84,24 @@ def test_recipe_of_megatron_changes_the_engine(visit: Visit) -> None:
         assert "parallelism" not in page.evaluate("location.hash")
         visit.change(page.get_by_role("button", name="Undo").click)
         page.wait_for_function("() => location.hash.includes('engine.type=megatron_lm')")
+
+
+def test_methods(visit: Visit) -> None:
+    """DPO has a reference model and pairs, GRPO generates; SFT brings length and framework back."""
+    page = visit.open(SHARDED.replace("training.seq_len=512", "training.seq_len=256"))
+    visit.change(lambda: recipe(page, "DPO"))
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("8")
+    expect(page.locator(".card")).to_contain_text("reference model")
+    expect(page.locator(".method .moved")).to_contain_text("DPO needs PyTorch DDP")
+    visit.change(lambda: recipe(page, "GRPO"))
+    expect(page.locator(".plot")).to_contain_text("generation")
+    expect(field(page, "training.seq_len").get_by_role("textbox")).to_have_attribute(
+        "placeholder", "1024"
+    )
+    visit.change(lambda: recipe(page, "LoRA"))
+    expect(page.get_by_role("radio", name="GRPO")).to_be_checked()
+    visit.change(lambda: recipe(page, "SFT"))
+    expect(page.locator(".method .moved")).to_have_text("The framework is PyTorch FSDP again.")
+    expect(page.get_by_role("radio", name="LoRA", exact=True)).to_be_checked()
+    expect(page.locator(".notice")).to_be_hidden()
+    page.wait_for_function("() => !location.hash.includes('generation')")

@@ -41,6 +41,13 @@ def of_kind(key: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {source: row for source, row in found.items() if row.keys() <= {key, "source"}}
 
 
+def with_files() -> dict[str, Any]:
+    """The rows of corpora whose command or script names files."""
+    names = {*COMMANDS, *SCRIPTS}
+    found = {row["source"]: row for name in sorted(names) for row in rows(name) if "files" in row}
+    return {source: row for source, row in found.items() if "environment" not in row}
+
+
 def said(found: Asked) -> dict[str, Any]:
     """What was read, to be compared."""
     reading = found.reading or Reading(tool=RUN_FILE)
@@ -86,14 +93,14 @@ def same(*doors: Callable[[], Any]) -> Any:
     return first
 
 
-def page_agrees(found: Any, text: str) -> None:
+def page_agrees(found: Any, text: str, files: Mapping[str, str] | None = None) -> None:
     """The page's run has the figures of what was read, though it has the keys that a program means;
     or it is refused for the same reason.
     """
     if len(found) == 1 and isinstance(found[0], dict):
         tool = found[0]["tool"]
         try:
-            shown = figures(read_pasted(text)["run"], tool)
+            shown = figures(read_pasted(text, files)["run"], tool)
         except InputError as error:
             shown = error.problems
         assert shown == figures(found[0]["run"], tool)
@@ -141,6 +148,26 @@ def test_a_script(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
         lambda: read_all(row["script"], Door(folder=None)),
     )
     page_agrees(found, row["script"])
+
+
+@pytest.mark.parametrize("row", sampled(with_files(), 24))
+def test_a_command_with_files(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they lie in its folder, and where their texts are pasted beside it."""
+    texts = {
+        name: data if isinstance(data, str) else json.dumps(data)
+        for name, data in row["files"].items()
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command = row["script"] if "script" in row else shlex.join(row["words"])
+    found = heard(lambda: read_all(command))
+    assert heard(lambda: read_all(command, Door(folder=None, files=texts))) == found
+    page_agrees(found, command, texts)
 
 
 @pytest.mark.parametrize("row", sampled(of_kind("documents", ("manifests",)), 12))

@@ -129,7 +129,7 @@ def test_other_bodies_are_answered_as_described(client: httpx.Client, path: str,
     [
         ("/api/look?width=400&width=500", GPT2, "more than once"),
         ("/api/infer?contexts=1,%202", RUNS["vllm"], "nothing but commas"),
-        ("/api/import", {"text": "", "more": 1}, "a text alone"),
+        ("/api/import", {"text": "", "more": 1}, "an object with a text"),
     ],
 )
 def test_what_the_description_forbids_is_refused(

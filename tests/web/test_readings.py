@@ -17,10 +17,11 @@ from gpu_mem_calculator.runfile.read import SECTIONS
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import app
 from gpu_mem_calculator.web.offered_changes import offered_changes
-from gpu_mem_calculator.web.pasted_text import read_pasted
+from gpu_mem_calculator.web.offers import refused_choices
+from gpu_mem_calculator.web.pasted_text import FilesWantedError, read_pasted
 from gpu_mem_calculator.web.reply_cache import ReplyCache
 from gpu_mem_calculator.web.routes import _run_task
-from gpu_mem_calculator.web.worker import _data, import_text
+from gpu_mem_calculator.web.worker import _data, calculate, import_text
 from gpu_mem_calculator.web.worker_messages import TaskReply, TaskRequest
 
 
@@ -86,11 +87,98 @@ def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
     assert (replies.get(question) is not None) is kept
 
 
-@pytest.mark.parametrize("body", [{}, [], "text", {"text": 1}, {"text": "", "more": 1}])
-def test_a_pasted_text_comes_alone(body: Any) -> None:
-    """A body with anything beside its text is refused."""
-    with pytest.raises(InputError, match="an object with a text alone"):
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({}, [], "text", {"text": 1}, {"text": "", "more": 1}),
+        *({"text": "", "files": files} for files in ([], {"a": 1})),
+    ],
+)
+def test_a_pasted_text_comes_with_files_alone(body: Any) -> None:
+    """A body with anything else beside its text is refused."""
+    with pytest.raises(InputError, match="an object with a text, and files that it names"):
         import_text(body, {})
+
+
+LAUNCH = "accelerate launch --config_file conf/a.yaml trl/scripts/sft.py --deepspeed ds.json"
+ACCELERATE = "num_processes: 4\ndistributed_type: MULTI_GPU"
+ZERO = '{"zero_optimization": {"stage": 2}}'
+
+
+def test_files_that_a_command_names_stand_beside_it() -> None:
+    """Each that is missing is asked for by its name; a name without its folder is enough."""
+    text, files, asked_for = f"{LAUNCH} --model_name_or_path gpt2", {}, []
+    given = {"conf/a.yaml": ("a.yaml", ACCELERATE), "ds.json": ("ds.json", ZERO)}
+    for _ in given:
+        with pytest.raises(FilesWantedError, match="give its text, too") as error:
+            read_pasted(text, files)
+        [name] = error.value.files
+        asked_for.append(name)
+        files |= dict([given[name]])
+    run = read_pasted(text, files)["run"]
+    assert asked_for == ["conf/a.yaml", "ds.json"]
+    assert (run["hardware"]["num_gpus"], run["engine"]["zero_stage"]) == (4, 2)
+    whole = calculate({"text": text, "files": files}, {})
+    assert whole.allocated_bytes == calculate(run, {}).allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("sbatch job.sh", "job.sh"),
+        ("bash run.sh", "run.sh"),
+        ("docker compose up", "compose.yaml"),
+        ("kubectl apply -f pod.yaml", "pod.yaml"),
+        ("axolotl train lora.yml", "lora.yml"),
+    ],
+)
+def test_a_command_that_starts_a_file_asks_for_it(text: str, name: str) -> None:
+    """A script, a manifest, a configuration."""
+    with pytest.raises(FilesWantedError) as error:
+        read_pasted(text)
+    assert error.value.files == [name]
+
+
+def test_a_script_that_is_not_here_is_asked_for() -> None:
+    """The run is read by the usual meaning of options; the script could say more."""
+    text = "python train.py --model_name_or_path gpt2"
+    assert read_pasted(text)["wanted"] == ["train.py"]
+    script = "import torch\nprint(torch.ones(1))"
+    with pytest.raises(InputError, match="makes no trainer"):
+        read_pasted(text, {"train.py": script})
+
+
+def test_what_was_read_stays_with_the_run() -> None:
+    """Where it was read from, and what was assumed; without secrets."""
+    text = "# mine\ntrl sft --model_name_or_path gpt2 \\\n  --hub_token hf_abcdefghijklmnopqrstuvwx"
+    run = read_pasted(text)["run"]
+    first, *assumed = run["notes"]
+    assert first.startswith("read from trl.SFTTrainer 1.16.0: trl sft --model_name_or_path gpt2")
+    assert "abcdefgh" not in first
+    assert any("max_length=1024" in one for one in assumed)
+    result = full_estimate(run, replay=False).result
+    assert result.assumed[: len(run["notes"])] == run["notes"]
+    assert result.run["notes"] == run["notes"]
+
+
+def test_notes_are_sentences() -> None:
+    """Anything else is refused."""
+    with pytest.raises(InputError, match="notes must be a list of at most 100 sentences"):
+        full_estimate({"model": {"name": "gpt2"}, "notes": "one"}, replay=False)
+
+
+def test_choices_are_refused_with_the_reason() -> None:
+    """What is wrong with the run already is no reason against a choice."""
+    run = {"model": {"name": "gpt2"}, "training": {"upcast_unquantized": True}}
+    choices = [["training.optimizer=sgd"], ["training.quantization=nf4"]]
+    allowed, refused = refused_choices({"run": run, "choices": choices})
+    assert allowed is None
+    assert "quantized weights take no gradient; add training.lora" in str(refused)
+    for body in ({}, {"run": run}, {"run": run, "choices": [[1]]}, {"run": run, "choices": ["a"]}):
+        with pytest.raises(InputError, match="the body must be"):
+            refused_choices(body)
+    with pytest.raises(InputError, match="too many"):
+        refused_choices({"run": run, "choices": [[]] * 2001})
 
 
 def test_a_file_with_every_section_is_a_run_file() -> None:

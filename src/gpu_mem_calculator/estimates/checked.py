@@ -50,7 +50,7 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
     - `hardware`: the section that is given; `machine`: that of the machine, for what neither it nor
       the command says
     - `busy`: the cards of the machine as they are; `pasted`: they were given with the question
-    - `settings`: `section.key=value`
+    - `settings`: `section.key=value`; `files`: texts of files that a command names, by their names
     - `named`: the releases that are named; `here`: those that were found where the command would
       run, with a sentence in `unread` for what could not be read
     """
@@ -60,6 +60,7 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
     busy: BusyCards = BusyCards()
     pasted: bool = False
     settings: Sequence[str] = ()
+    files: Mapping[str, str] = {}
     named: Named | None = None
     here: Sequence[Release] = ()
     unread: Sequence[str] = ()
@@ -71,6 +72,7 @@ class CheckQuestion(Struct, frozen=True, kw_only=True):
         sizes = [f"hardware.{key}={value}" for key, value in given_sizes.items()]
         return Door(
             folder=folder,
+            files=self.files,
             gpu_bytes=given,
             machine_bytes=machine,
             releases=self._known(),

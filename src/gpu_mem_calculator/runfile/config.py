@@ -315,12 +315,17 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     os: Literal["linux", "windows", "wsl"] | None = None
 
 
+MOST_NOTES, MOST_NOTE = 100, 1000  # sentences, and characters of each
+Notes = Annotated[list[Annotated[str, Meta(max_length=MOST_NOTE)]], Meta(max_length=MOST_NOTES)]
+
+
 class RunFile(Struct, kw_only=True, omit_defaults=True):
     """A whole run file: training, or inference instead.
 
     Where it has a `program`, training, parallelism and engine have the keys that it means, and
     `translation` says what was assumed. `limits` is what the file or command that it was read from
-    has, and what is not modelled; `releases` are the user's, by the package's name.
+    has, and what is not modelled; `releases` are the user's, by the package's name; `notes` what it
+    was read from, and what was assumed in reading that, a sentence each.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -333,3 +338,4 @@ class RunFile(Struct, kw_only=True, omit_defaults=True):
     translation: Translation | None = None
     limits: list[Limit] | None = None
     releases: dict[str, UserRelease] | None = None
+    notes: Notes | None = None

@@ -11,7 +11,7 @@ from .text.errors import InputError
 
 MODEL_KEYS = ("model_type", "architectures")  # of a config.json
 TOOL_KEYS = ("base_model",)  # of files that may have a model_type, too: Axolotl's
-BESIDE = {"program", "limits", "releases"}  # what a run file has beside its sections
+BESIDE = {"program", "limits", "releases", "notes"}  # what a run file has beside its sections
 SAME_NAMES = ("gradient_accumulation_steps", "optimizer")  # names of `training`, too
 MODEL = "model.name"
 MODEL_NAMES = ("base_model_name_or_path", "_name_or_path")

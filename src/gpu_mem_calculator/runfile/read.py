@@ -15,7 +15,7 @@ from msgspec import Struct
 from ..ledger.secrets import without_secrets
 from ..run.limits import Limit
 from ..run.releases import UserRelease
-from .config import INNER, RunFile
+from .config import INNER, MOST_NOTE, MOST_NOTES, Notes, RunFile
 from .file_kinds import as_run_file
 from .own_names import own_names, with_setting
 from .program import Program, Translation
@@ -28,8 +28,16 @@ from .text.errors import InputError, first_problems, nearest, quoted
 T = TypeVar("T", bound=Struct)
 Releases = Mapping[str, UserRelease]
 Translate = Callable[[Mapping[str, Any], Releases], tuple[dict[str, Any], Program, Translation]]
-# Beside the sections: what is not modelled of what a run was read from, and the user's releases.
-LIMITS, RELEASES = "limits", "releases"
+# Beside the sections, each with its type and that in words: what is not modelled of what a run was
+# read from, the user's releases, and what was assumed in reading it.
+LIMITS, RELEASES, NOTES = "limits", "releases", "notes"
+NOTES_FORM = f"a list of at most {MOST_NOTES} sentences of at most {MOST_NOTE} characters"
+LIMITS_FORM = "a list of objects with key, why, could (less, more or either), adds and saves"
+FORMS: Mapping[str, tuple[Any, str]] = {
+    LIMITS: (list[Limit], LIMITS_FORM),
+    RELEASES: (dict[str, UserRelease], 'an object such as {"vllm": "0.14.1"}'),
+    NOTES: (Notes, NOTES_FORM),
+}
 MOST_LISTED = 9  # up to this bound a rule lists every value
 
 # Sections that cannot be combined with `inference`, and what to do.
@@ -59,49 +67,39 @@ def parse(
     """
     data: Any = as_dict(source) if isinstance(source, RunFile) else source
     try:
-        data, limits = _without_limits(as_run_file(without_secrets(data, [])))
-        data, releases = _without_releases(data)
+        data, beside = _without_beside(as_run_file(without_secrets(data, [])))
     except RecursionError:
         raise InputError("the run file is nested too deeply; write a smaller one") from None
     program = translation = None
     if translate and isinstance(data, Mapping) and data.get("program") is not None:
-        data, program, translation = translate(data, releases or {})
+        data, program, translation = translate(data, beside.get(RELEASES, {}))
     data, problems = own_names(data)
     problems = first_problems(chain(problems, run_file_problems(data)))
     if problems:
         raise InputError([*problems, *more_problems(data)])
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
-    every = [*(limits or ()), *(translation.limits if translation else ())]
-    kept = list(dict.fromkeys(every)) or None  # a run file that is read again has those of both
-    beside: Any = {"limits": kept, "releases": releases}
+    every = [*beside.get(LIMITS, ()), *(translation.limits if translation else ())]
+    beside[LIMITS] = list(dict.fromkeys(every))  # a run file that is read again has those of both
+    beside = {name: value or None for name, value in beside.items()}
     return RunFile(**sections, program=program, translation=translation, **beside)
 
 
-def _without_limits(data: Any) -> tuple[Any, list[Limit] | None]:
-    """The sections, and the limits beside them."""
-    if not isinstance(data, Mapping) or LIMITS not in data:
-        return data, None
-    sections = {name: values for name, values in data.items() if name != LIMITS}
-    try:
-        return sections, msgspec.convert(data[LIMITS], list[Limit]) or None
-    except msgspec.ValidationError as error:
-        form = "a list of objects with key, why, could (less, more or either), adds and saves"
-        raise InputError(f"{LIMITS} must be {form}: {error}") from None
-
-
-def _without_releases(data: Any) -> tuple[Any, dict[str, UserRelease] | None]:
-    """The sections, and the user's releases beside them."""
-    if not isinstance(data, Mapping) or RELEASES not in data:
-        return data, None
-    given = data[RELEASES]
-    sections = {name: values for name, values in data.items() if name != RELEASES}
-    if isinstance(given, Mapping):
-        given = {k: {"release": v} if isinstance(v, str) else v for k, v in given.items()}
-    try:
-        return sections, msgspec.convert(given, dict[str, UserRelease]) or None
-    except msgspec.ValidationError as error:
-        form = 'an object such as {"vllm": "0.14.1"}'
-        raise InputError(f"{RELEASES} must be {form}: {error}") from None
+def _without_beside(data: Any) -> tuple[Any, dict[str, Any]]:
+    """The sections, and what stands beside them."""
+    if not isinstance(data, Mapping):
+        return data, {}
+    given = {name: data[name] for name in FORMS if data.get(name) is not None}
+    names = given.get(RELEASES)
+    if isinstance(names, Mapping):
+        given[RELEASES] = {k: {"release": v} if isinstance(v, str) else v for k, v in names.items()}
+    found = {}
+    for name, value in given.items():
+        kind, form = FORMS[name]
+        try:
+            found[name] = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{name} must be {form}: {error}") from None
+    return {name: values for name, values in data.items() if name not in FORMS}, found
 
 
 def gather_sections(*sections: Struct) -> RunFile:

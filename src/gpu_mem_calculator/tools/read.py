@@ -49,6 +49,8 @@ class Door(Struct, frozen=True, kw_only=True):
     """What the one who asks knows beside what is given.
 
     - `folder`: where the files that a command names are opened; None where no file may be opened
+    - `files`: texts of files that it may name, by the ends of their paths; `wanted` gets the names
+      of those that are missing, where none may be opened
     - `gpu_bytes`: memory of one GPU, on which some tools' defaults depend, whatever the command
       says; `machine_bytes`: the same where the command does not say its card
     - `model`: its name, for a file of another tool
@@ -57,6 +59,8 @@ class Door(Struct, frozen=True, kw_only=True):
     """
 
     folder: str | None = ""
+    files: Mapping[str, str] = {}
+    wanted: list[str] | None = None
     gpu_bytes: int | None = None
     machine_bytes: int | None = None
     model: str | None = None

@@ -12,10 +12,13 @@ from ..runfile.keys.fields import RunFileField
 
 
 class ProblemsBody(Struct, frozen=True):
-    """What is wrong, all of it together and one sentence each."""
+    """What is wrong, all of it together and one sentence each; the files that a text names and that
+    are not beside it.
+    """
 
     detail: str
     problems: list[str]
+    files: list[str] = []
 
 
 class Status(Struct, frozen=True):
@@ -55,6 +58,19 @@ class ChangesBody(Struct, frozen=True):
     """Changes worth trying."""
 
     changes: list[ChangeBody]
+
+
+class RunChoices(Struct, frozen=True, forbid_unknown_fields=True):
+    """A run file, and choices: settings `section.key=value`, which each belong together."""
+
+    run: dict[str, Any]
+    choices: list[list[str]]
+
+
+class RefusedChoices(Struct, frozen=True):
+    """Why the run is refused with each choice, a sentence; null where it is not."""
+
+    refused: list[str | None]
 
 
 class HeadroomBody(Struct, frozen=True):
@@ -256,17 +272,23 @@ class DiagnosisBody(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """What the page shows: the result, pieces of HTML by name, what lies behind the picture."""
+    """What the page shows: the result, the settings that hold, pieces of HTML by name, what lies
+    behind the picture.
+    """
 
     result: MemoryResult
+    settings: dict[str, Any]
     parts: dict[str, str]
     columns: list[LookColumn]
 
 
 class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text: a run file, a config.json, a command, a file of another tool, or a model's name."""
+    """A text: a run file, a config.json, a command, a file of another tool, or a model's name; and
+    texts of the files that it names, by their names.
+    """
 
     text: str
+    files: dict[str, str] = {}
 
 
 class OtherCommand(Struct, frozen=True):
@@ -286,6 +308,7 @@ class ImportedRun(Struct, frozen=True):
       program printed`, which `POST /api/diagnose` reads
     - notes: what was assumed for another tool's text, and what of it is not modelled
     - name: of several commands the first that can be read; others: the rest, in their order
+    - wanted: files that it names and that are not beside it, without which it could be read
     """
 
     run: dict[str, Any]
@@ -293,6 +316,7 @@ class ImportedRun(Struct, frozen=True):
     notes: list[str] = []
     name: str = ""
     others: list[OtherCommand] = []
+    wanted: list[str] = []
 
 
 class ExportedFile(Struct, frozen=True, kw_only=True):
@@ -380,6 +404,18 @@ class FormRecipe(Struct, frozen=True):
     engines: dict[str, RecipeChoice]
 
 
+class FormMethod(Struct, frozen=True):
+    """A method of training, with settings as a recipe has them; `marks` are keys by which a run has
+    it, `sequences` those of a micro-batch for each example.
+    """
+
+    name: str
+    title: str
+    marks: list[str]
+    sequences: int
+    engines: dict[str, RecipeChoice]
+
+
 class Form(Struct, frozen=True):
     """What a form needs but the cards and the presets."""
 
@@ -388,6 +424,7 @@ class Form(Struct, frozen=True):
     engines: list[FormEngine]
     version: str
     recipes: list[FormRecipe]
+    methods: list[FormMethod]
 
 
 ALL = [kind for kind in globals().values() if getattr(kind, "__module__", "") == __name__]

@@ -31,7 +31,7 @@ from .bodies import (
     SkyPilotRequest,
 )
 from .options import Options, is_true
-from .pasted_text import asked, source, without_cards
+from .pasted_text import asked, files_of, source, without_cards
 
 Body = TypeVar("Body")
 MOST_LETTERS = 256  # of a warning; Kubernetes cuts longer ones
@@ -45,8 +45,8 @@ class DeniedError(InputError):
 def check(body: Any, options: Options) -> Any:
     """Whether each command of a text fits, and those on one GPU together; or a run file."""
     try:
-        found = checked_source(source(body), _question(options))
-        checked = [with_change(one) for one in found]
+        question = replace(_question(options), files=files_of(body))
+        checked = [with_change(one) for one in checked_source(source(body), question)]
     except UnknownToolError as error:
         return unknown_tool(error)
     return answer_data(checked, taken_together(checked))

@@ -22,6 +22,7 @@ from ..runfile.keys.schema import schema
 from ..runfile.resolve.training_defaults import default_sequence
 from ..serving import serving_section
 from ..tools.translation.arguments import tables
+from ..tools.trl.methods import methods
 from ..training.engines import engines
 from .route_document import PRESETS, TITLES
 from .worker_messages import TaskReply, refusal
@@ -106,11 +107,16 @@ def engine_titles() -> dict[str, str]:
     return {name: engine.title for name, engine in engines().items()}
 
 
+def whole_form() -> dict[str, Any]:
+    """The form, with the methods of training."""
+    return {**form(), "methods": methods()}
+
+
 # Path -> the function that makes a fact, the schema of its reply, its summary.
 FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
     "/api/presets": (presets, PRESETS, "The models that have a name"),
     "/api/gpus": (gpus, "Cards", "The cards that have a name"),
     "/api/schema": (schema, "object", "The run file's JSON Schema"),
-    "/api/form": (form, "Form", "The run file's keys, their defaults and meanings"),
+    "/api/form": (whole_form, "Form", "The run file's keys, their defaults and meanings"),
     "/api/engines": (engine_titles, TITLES, "The training engines"),
 }

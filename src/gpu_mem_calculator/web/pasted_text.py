@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..estimates.busy import BusyCards
+from ..ledger.secrets import hide_command, hide_random
+from ..runfile.config import MOST_NOTE, MOST_NOTES
 from ..runfile.program import Translation
+from ..runfile.read import NOTES
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from ..tools.logs.read import is_printed
 from ..tools.program_section import with_program
-from ..tools.read import TEXT_ALONE, Asked, read, read_all
+from ..tools.read import Asked, Door, read, read_all
 from ..tools.reading import TEXT
 from ..tools.reading.reading import RUN_FILE
 
 if TYPE_CHECKING:
     from ..advice.diagnosis.diagnosis import Diagnosis
 
+FILES = "files"  # beside a text, by name
 PRINTED = "what a program printed"
+MOST_BEGIN = 160  # characters of a text that a note quotes
 # A table, and what stands above it: the time, and the command with its prompt.
 SMI, SMI_ROW = "NVIDIA-SMI", re.compile(r"\s*[|+][-=+ ].*[|+]\s*$")
 SMI_CALL = re.compile(r"(\w{3} \w{3} +\d+ [\d:]+ \d{4}|.*[$#>] *nvidia-smi|nvidia-smi)\s*")
@@ -27,8 +32,22 @@ SMI_CALL = re.compile(r"(\w{3} \w{3} +\d+ [\d:]+ \d{4}|.*[$#>] *nvidia-smi|nvidi
 
 def source(body: Any) -> Any:
     """What a body gives: the text of {"text": ...}, else a run file or another tool's data."""
-    is_text = isinstance(body, Mapping) and body.keys() == {TEXT} and isinstance(body[TEXT], str)
-    return body[TEXT] if is_text else body
+    return body[TEXT] if _is_text(body) else body
+
+
+def files_of(body: Any) -> Mapping[str, str]:
+    """The texts of files that stand beside a body's text, by their names."""
+    found: Mapping[str, str] = body.get(FILES, {}) if _is_text(body) else {}
+    return found
+
+
+def _is_text(body: Any) -> bool:
+    """Whether a body is a text, with or without the files that it names."""
+    if not isinstance(body, Mapping) or not {TEXT} <= body.keys() <= {TEXT, FILES}:
+        return False
+    files = body.get(FILES, {})
+    texts = isinstance(files, Mapping) and all(isinstance(one, str) for one in files.values())
+    return isinstance(body[TEXT], str) and texts
 
 
 def without_cards(text: str) -> tuple[str, BusyCards]:
@@ -45,7 +64,7 @@ def without_cards(text: str) -> tuple[str, BusyCards]:
 
 def asked(body: Any) -> Asked:
     """What a body asks."""
-    return read(source(body), TEXT_ALONE)
+    return read(source(body), Door(folder=None, files=files_of(body)))
 
 
 def diagnosed(body: Any, run: str | None = None) -> Diagnosis:
@@ -69,17 +88,47 @@ def diagnosed(body: Any, run: str | None = None) -> Diagnosis:
     return diagnose(text, None if given is None else asked(given))
 
 
-def read_pasted(text: str) -> dict[str, Any]:
-    """The run file, or the sections of one, that a text means; which kind the text was; and notes:
-    what was assumed, and what is not modelled. A log means none: `POST /api/diagnose` reads it.
+class FilesWantedError(InputError):
+    """A command names files that are not here; `files` has their names."""
+
+    def __init__(self, problems: Iterable[str], files: list[str]) -> None:
+        super().__init__(problems)
+        self.files = files
+
+
+def text_and_files(body: Any) -> tuple[str, Mapping[str, str]]:
+    """A body's text, and the texts of files that it names."""
+    if not _is_text(body):
+        form = '{"text": "...", "files": {"ds.json": "..."}}'
+        raise InputError(f"the body must be an object with a text, and files that it names: {form}")
+    return body[TEXT], files_of(body)
+
+
+def read_pasted(text: str, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The run file, or the sections of one, that a text means, with notes: what it was read from
+    and what was assumed; and which kind the text was. A log means none: `POST /api/diagnose` reads
+    it.
 
     Of several commands the first that can be read, with its `name`, and the others as `others`.
+    `files` are texts of files that it names; the answer's `wanted` are names of further ones.
     """
     if is_printed(text):
         return {"run": {}, "what": PRINTED}
-    found = read_all(text, TEXT_ALONE)
+    door = Door(folder=None, files=files or {}, wanted=[])
+    try:
+        answer = _read_with(text, door)
+    except InputError as error:
+        if not door.wanted:
+            raise
+        named = [one for one in door.wanted if one in str(error)]  # the others are not needed
+        raise FilesWantedError(error.problems, named or door.wanted) from None
+    return {**answer, "wanted": door.wanted} if door.wanted else answer
+
+
+def _read_with(text: str, door: Door) -> dict[str, Any]:
+    found = read_all(text, door)
     if len(found) == 1:
-        return _answer(found[0])
+        return _answer(found[0], text)
     answers = [_tried(one) for one in found]
     first = next((one for one in answers if "run" in one), None)
     if first is None:
@@ -92,12 +141,12 @@ def _tried(found: Asked) -> dict[str, Any]:
     assert found.reading is not None
     name = found.reading.name or found.reading.tool
     try:
-        return {**_answer(found), "name": name}
+        return {**_answer(found, name), "name": name}
     except InputError as error:
         return {"name": name, "problems": list(error.problems)}
 
 
-def _answer(found: Asked) -> dict[str, Any]:
+def _answer(found: Asked, text: str) -> dict[str, Any]:
     """The run that one command or file means."""
     reading = found.reading
     assert reading is not None
@@ -109,13 +158,22 @@ def _answer(found: Asked) -> dict[str, Any]:
     if run.get("program") is not None:
         run, _, meant = with_program(run, {})
     what = f"{reading.tool} {reading.version}".rstrip()
-    notes = [
-        *(f"not modelled: {limit}" for limit in reading.limits),
-        *meant.warnings,
-        *(() if reading.is_own else found.notes),
-        *meant.assumed,
-    ]
-    return {"run": run, "what": what, **({"notes": notes} if notes else {})}
+    if reading.is_own:
+        return {"run": run, "what": what}
+    assumed = [*meant.warnings, *found.notes, *meant.assumed]
+    kept = [f"read from {what}{_begin(text)}", *assumed]
+    limits = [f"not modelled: {limit}" for limit in reading.limits]
+    answer = {"run": {**run, NOTES: [one[:MOST_NOTE] for one in kept[:MOST_NOTES]]}, "what": what}
+    return {**answer, "notes": [*limits, *assumed]} if limits or assumed else answer
+
+
+def _begin(text: str) -> str:
+    """How a command or a script begins, without its comments; empty for JSON."""
+    lines = (line.strip() for line in hide_random(hide_command(text)).splitlines())
+    words = " ".join(" ".join(line.split()) for line in lines if line and not line.startswith("#"))
+    if not words or words[0] in "{[":
+        return ""
+    return f": {words}" if len(words) <= MOST_BEGIN else f": {words[:MOST_BEGIN]} …"
 
 
 def _opened(asked: Asked) -> dict[str, Any]:

@@ -44,8 +44,9 @@ from .checks import DeniedError, check, kubernetes, skypilot
 from .export import export
 from .logs import log_fault, start_logs
 from .offered_changes import offered_changes
+from .offers import refused_choices, settings_that_hold
 from .options import Options, is_true, numbers, one_of, width
-from .pasted_text import asked, diagnosed, read_pasted
+from .pasted_text import FilesWantedError, asked, diagnosed, read_pasted, text_and_files
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
 from .worker_messages import FILES, HEAD, TaskReply, TaskRequest, fault, frame, refusal
@@ -177,6 +178,11 @@ def what_ifs(body: Any, _options: Options) -> Any:
     return {"changes": offered_changes(_estimate(body))}
 
 
+def choices(body: Any, _options: Options) -> Any:
+    """Which choices a run would be refused with, and why."""
+    return {"refused": refused_choices(body)}
+
+
 def room(body: Any, _options: Options) -> Any:
     """How far the sequence can grow, or must shrink; empty for a server, whose table says it."""
     estimate = _estimate(body)
@@ -194,7 +200,7 @@ def page_parts(body: Any, options: Options) -> Any:
     decided = replayed or bool(estimate.served)
     found = answers(estimate, changes=decided) if estimate.serves else None
     parts = look(estimate, found, width=pixels, pending=not replayed)
-    return {"result": estimate.result, **parts}
+    return {"result": estimate.result, "settings": settings_that_hold(estimate), **parts}
 
 
 def report(body: Any, _options: Options) -> Any:
@@ -221,11 +227,8 @@ def plans(body: Any, options: Options) -> Any:
 
 
 def import_text(body: Any, _options: Options) -> Any:
-    """A pasted text as a run file."""
-    text = body.get("text") if isinstance(body, Mapping) else None
-    if not isinstance(text, str) or len(body) > 1:
-        raise InputError('the body must be an object with a text alone: {"text": "..."}')
-    return read_pasted(text)
+    """A pasted text as a run file, with the files that it names beside it."""
+    return read_pasted(*text_and_files(body))
 
 
 def agent(body: Any, options: Options) -> Any:
@@ -256,6 +259,7 @@ TASKS: dict[str, Task] = {
     "explain": explain_entries,
     "infer": infer,
     "what-ifs": what_ifs,
+    "choices": choices,
     "room": room,
     "look": page_parts,
     "report": report,
@@ -312,6 +316,8 @@ def reply_or_refusal(ask: TaskRequest) -> TaskReply:
         return gzipped(reply) if ask.packs and len(reply.body) >= PACK_FROM_BYTES else reply
     except DeniedError as error:
         return refusal(400, error.problems)
+    except FilesWantedError as error:
+        return refusal(422, error.problems, error.files)
     except InputError as error:
         return refusal(422, error.problems)
     except MemoryError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -41,9 +43,10 @@ def frame(message: TaskRequest | TaskReply) -> bytes:
     return HEAD.pack(len(data)) + data
 
 
-def refusal(status: int, problems: list[str]) -> TaskReply:
-    """A reply that says what is wrong, one sentence for each problem."""
-    body = {"detail": "; ".join(problems), "problems": problems}
+def refusal(status: int, problems: list[str], files: Sequence[str] = ()) -> TaskReply:
+    """A reply that says what is wrong, one sentence each, and which files are missing."""
+    body: dict[str, Any] = {"detail": "; ".join(problems), "problems": problems}
+    body |= {"files": files} if files else {}
     return TaskReply(status, msgspec.json.encode(body))
 
 

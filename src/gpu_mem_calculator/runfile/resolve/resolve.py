@@ -37,4 +37,5 @@ def resolve(file: RunFile, notes: Sequence[str] = (), *, headers: bool = True) -
             f"the model has {arch.num_parameters:.3g} parameters, and at most"
             f" {MOST_PARAMETERS:.0g} are estimated; use fewer or smaller layers"
         )
+    notes = (*notes, *(file.notes or ()))
     return replace(found, assumed=(*notes, *found.assumed)) if notes else found

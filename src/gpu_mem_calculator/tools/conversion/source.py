@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -52,7 +54,8 @@ def read_source(source: Any, kind: str, door: Door, text: str = "") -> list[Read
     """
     opens = door.folder is not None and access().files
     folder = Path(door.folder or "") if opens else None
-    files = NamedFiles(folder, releases=door.releases)
+    given = {os.path.normpath(name).lstrip("/"): text for name, text in door.files.items()}
+    files = NamedFiles(folder, releases=door.releases, given=given, wanted=door.wanted)
     reader = _Source(files, door)
     if kind == DATA:
         return [reader.data(source, "this")]
@@ -156,13 +159,24 @@ class _Source(Struct, frozen=True):
             if data is None and text.lstrip()[:1] in ("{", "[", ""):
                 raise
             data = text if data is None else data
-        if words := command_words(data):
+        if words := command_words(data) or self.starting(text):
             return self.words(words)
         if isinstance(data, str) or _has_words(data):
             return self.script(unwrapped(text))
         if not isinstance(data, Mapping):
             raise InputError(f"{where} is not {KINDS}")
         return [self.data(data, where)]
+
+    def starting(self, text: str) -> list[str] | None:
+        """The words of a text that is one command, which starts the jobs of files."""
+        try:
+            words = shlex.split(text) if "\n" not in text.strip() else []
+        except ValueError:  # a quote without its end
+            return None
+        if not words:
+            return None
+        starts = words[0] == SBATCH or manifest_files(words, self.files) or task_file(words)
+        return words if starts else None
 
     def command(self, command: Command) -> Reading:
         """One command."""

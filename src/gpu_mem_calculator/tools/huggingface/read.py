@@ -65,6 +65,7 @@ def read_command(command: Command) -> Reading:
         return own
     tool, why = trainer_of_name(script), ""
     if tool is None and script not in EXAMPLES:
+        command.files.want(command.words[0])
         refuse_server(command)
         tool, why = _trainer_of_config(command)
     reading = _reading(tool or TRAINER)

@@ -30,6 +30,8 @@ def manifest_files(words: Sequence[str], files: NamedFiles) -> list[str]:
 def _composed(words: Sequence[str], files: NamedFiles) -> list[str]:
     found = next((one for one in DEFAULT_FILES if files.exists(one)), None)
     names = _named(words) or ([found] if found else [])
+    if not names:
+        files.want(DEFAULT_FILES[0])
     return names or _refuse("docker compose finds no compose.yaml here; add -f FILE")
 
 

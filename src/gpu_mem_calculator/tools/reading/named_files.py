@@ -23,11 +23,15 @@ class NamedFiles(Struct, frozen=True):
 
     - `folder`: where the command would be started; None where no file may be opened
     - `written`: texts of files that a shell script writes before, by their normal paths
+    - `given`: texts that stand beside the command, by the ends of their paths
+    - `wanted`: gets the names of files that are asked for, where no file may be opened
     """
 
     folder: Path | None = Path()
     written: Mapping[str, str] = {}
     releases: KnownReleases | None = None
+    given: Mapping[str, str] = {}
+    wanted: list[str] | None = None
 
     def finding(self, *found: Release) -> NamedFiles:
         """The same with further releases that were found, which win over those found before."""
@@ -39,21 +43,29 @@ class NamedFiles(Struct, frozen=True):
     def path(self, name: str, option: str) -> Path:
         """The path of a file that `option` names."""
         if self.folder is None:
-            raise InputError(f"{option} names the file {name}, and no files are opened here")
+            self.want(name)
+            why = "and no files are opened here; give its text, too"
+            raise InputError(f"{option or 'the command'} names the file {name}, {why}")
         try:
             return self.folder / Path(name).expanduser()
         except RuntimeError as error:  # a home that nobody has
             raise InputError(f"{option} {name}: {error}".lstrip()) from None
 
+    def want(self, name: str) -> None:
+        """Note that a file would be read, where no file may be opened."""
+        if self.folder is None and self.wanted is not None and name not in self.wanted:
+            self.wanted.append(name)
+
     def exists(self, name: str) -> bool:
         """Whether a file of this name can be read."""
-        there = os.path.normpath(name) in self.written
+        there = self._text(name) is not None
         return there or (self.folder is not None and _is_file(self.path(name, "")))
 
     def text(self, name: str, option: str = "") -> str:
         """The text of a file, without what has the form of a secret."""
-        if os.path.normpath(name) in self.written:
-            return self.written[os.path.normpath(name)]
+        text = self._text(name)
+        if text is not None:
+            return text
         from ...runfile.text.files import read_text
 
         return hide_forms(read_text(self.path(name, option), option))
@@ -64,7 +76,7 @@ class NamedFiles(Struct, frozen=True):
         repeated: gets the keys that YAML has twice, of which the last holds; without it they are
         refused
         """
-        if os.path.normpath(name) in self.written:
+        if self._text(name) is not None:
             from ...runfile.text.text_data import parse_any_text
 
             return parse_any_text(self.text(name), name, repeated)
@@ -74,6 +86,15 @@ class NamedFiles(Struct, frozen=True):
         from ...runfile.text.text_data import load_text
 
         return load_text(path, repeated)
+
+    def _text(self, name: str) -> str | None:
+        """The text of a file that is written before, or that stands beside the command."""
+        path = os.path.normpath(name)
+        if path in self.written:
+            return self.written[path]
+        ends = (text for end, text in self.given.items() if f"/{path}".endswith(f"/{end}"))
+        found = self.given.get(path) or next(ends, None)
+        return None if found is None else hide_forms(found)
 
 
 def repeated_note(repeated: Sequence[str]) -> list[str]:

@@ -1,5 +1,5 @@
 /* Asking the service. An answer is JSON; anything else is an Error with `problems`, a list of
-   sentences, and `status` (0 where nothing answered). */
+   sentences, `status` (0 where nothing answered), and `files`, names of those that are missing. */
 
 const LONGEST = 10; // seconds to wait when the service says it is busy
 const BUSY = [429, 503]; // statuses after which the same request is sent again
@@ -50,7 +50,7 @@ async function send(url, options) {
 function failure(status, data) {
   const told = data?.problems?.length ? data.problems : [data?.detail].filter((x) => typeof x === "string");
   const problems = told.length ? told : [`The service answered ${status} without a reason.`];
-  return Object.assign(new Error(problems.join("; ")), { problems, status });
+  return Object.assign(new Error(problems.join("; ")), { problems, status, files: data?.files ?? [] });
 }
 
 function pause(seconds, signal) {

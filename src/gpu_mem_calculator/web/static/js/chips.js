@@ -23,10 +23,12 @@ export function showChips(look, setup) {
 /** The run changed: what is shown was for another one, until the new answer is there. */
 export function staleChips() {
   list.classList.toggle("stale", !question.fresh());
+  list.inert = list.classList.contains("stale");
 }
 
 function show({ changes }, setup, look) {
   list.classList.remove("stale");
+  list.inert = false;
   draw(changes, look.result, setup);
 }
 

@@ -1,6 +1,7 @@
 /* One control for each key of a run file: it shows a value, its default, and what is wrong. */
 
 import { parseValue } from "./link.js";
+import { reason } from "./problems.js";
 import { make, count } from "./words.js";
 
 /* Keys that are moved more than typed. `top` is where the slider ends; of `tokens`, unless the
@@ -174,6 +175,30 @@ class Choice extends Control {
     super.show(value, fallback, problem);
   }
 
+  /** What is sent for a choice. */
+  sent(value) {
+    return value;
+  }
+
+  /** The options that are not chosen; an empty one stands for nothing set. */
+  others() {
+    return [...this.input.options].filter((one) => !one.selected).map((one) => one.value);
+  }
+
+  /** Grey the options that would be refused: a sentence by option. */
+  refuse(sentences) {
+    this.refused = sentences;
+    for (const one of this.input.options) this.grey(one);
+  }
+
+  grey(option) {
+    const said = this.refused?.get(option.value);
+    option.disabled = said !== undefined;
+    option.title = said ?? "";
+    option.dataset.words ??= option.textContent;
+    option.textContent = said ? `${option.dataset.words}: ${reason(said, this.field.path)}` : option.dataset.words;
+  }
+
   offer(value, fallback) {
     const given = [...this.field.choices];
     const has = (one) => given.some((other) => JSON.stringify(other.value) === JSON.stringify(one));
@@ -185,6 +210,7 @@ class Choice extends Control {
     const options = given.map((one) => this.option(one, fallback));
     if (fallback === null) options.unshift(make("option", { value: "" }, AUTO));
     this.input.replaceChildren(...options);
+    for (const one of options) this.grey(one);
   }
 
   option({ value, title }, fallback) {
@@ -271,6 +297,11 @@ class Presence extends Choice {
 
   show(value, _fallback, problem) {
     super.show(value === undefined ? undefined : true, false, problem);
+  }
+
+  /** What is sent for a choice. */
+  sent(value) {
+    return value ? {} : null;
   }
 }
 

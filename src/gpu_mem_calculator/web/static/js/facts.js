@@ -9,9 +9,9 @@ const POSITIONS = ["max_position_embeddings", "n_positions", "max_seq_len", "seq
 /** Everything that the form is made of; throws where the service does not answer. */
 export async function loadFacts() {
   const paths = ["/api/presets", "/api/gpus", "/api/form"];
-  const [presets, { gpus }, { fields, engines, recipes, version }] = await Promise.all(paths.map((path) => api.get(path)));
+  const [presets, { gpus }, { fields, engines, recipes, methods, version }] = await Promise.all(paths.map((path) => api.get(path)));
   const rows = Object.entries(presets).map(([name, row]) => ({ name, title: row.display_name, ...row }));
-  return { presets: rows, gpus, fields, engines, recipes, version, models: modelOptions(rows), cards: cardOptions(gpus) };
+  return { presets: rows, gpus, fields, engines, recipes, methods, version, models: modelOptions(rows), cards: cardOptions(gpus) };
 }
 
 const limits = new Map(); // preset -> tokens, or null while it is asked for

@@ -1,12 +1,13 @@
 /* The form: which model, which cards, and every other key of the run file that applies. */
 
 import { cardPicker, modelPicker } from "./basics.js";
+import { greyChoices } from "./choices.js";
 import { controlFor, SLIDERS, Stepper } from "./controls.js";
 import { loadFacts, longest } from "./facts.js";
 import { startPaste } from "./paste.js";
-import { recipeSwitch } from "./recipes.js";
+import { methodSwitch, recipeSwitch } from "./recipes.js";
 import { assigned, keyOf } from "./problems.js";
-import { apply, current, get, linkProblems, reset, set, splits, subscribe, VIEWS } from "./state.js";
+import { apply, current, get, linkProblems, notes, reset, set, splits, subscribe, VIEWS } from "./state.js";
 import { make } from "./words.js";
 
 const TITLES = {
@@ -29,6 +30,7 @@ const WIDE = matchMedia("(min-width: 1100px)");
 
 let facts = null; // of the service, see facts.js
 let problems = []; // the service's sentences about the current set-up
+let held = {}; // the settings of the last run that was calculated, also those that it leaves open
 let drawn = ""; // which fields are on the page
 let controls = new Map(); // path -> Control
 const page = {}; // the form's parts
@@ -37,7 +39,9 @@ const page = {}; // the form's parts
 export async function startForm() {
   const form = document.getElementById("form");
   form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("toggle", () => facts && page.rest && show(), true); // what opens is asked about
   document.addEventListener("problems", (event) => showProblems(event.detail.problems));
+  document.addEventListener("look", (event) => hold(event.detail.settings));
   page.problems = make("div", { class: "problems", role: "status" });
   form.append(page.problems);
   try {
@@ -51,6 +55,11 @@ export async function startForm() {
   build(form);
   subscribe(show);
   show();
+}
+
+function hold(settings) {
+  held = settings;
+  if (facts) show();
 }
 
 function showProblems(sentences) {
@@ -73,8 +82,10 @@ function build(form) {
   page.rest.open = WIDE.matches;
   WIDE.addEventListener("change", () => (page.rest.open ||= WIDE.matches));
   const cards = make("div", { class: "cards" }, page.card.element, page.count);
-  page.recipe = recipeSwitch(facts, { engineNow, toEngine: (name) => toEngine(ENGINE.train, name), titleOf: (path) => fieldOf(path).label });
-  form.append(make("div", { class: "basics" }, page.model.element, paste, cards, page.recipe.element, page.first), page.rest);
+  const about = { engineNow, toEngine: (name) => toEngine(ENGINE.train, name), titleOf: (path) => fieldOf(path).label, switches: () => page.switches };
+  page.switches = [methodSwitch(facts, about), recipeSwitch(facts, about)];
+  page.read = make("p", { class: "hint read" });
+  form.append(make("div", { class: "basics" }, page.model.element, make("div", { class: "from" }, paste, page.read), cards, page.switches.map((one) => one.element), page.first), page.rest);
 }
 
 /* ---- which fields ---- */
@@ -184,8 +195,11 @@ function show() {
   const tokens = longest(get("model") ?? {}, facts.presets, show);
   page.model.update(words("model"), tokens);
   page.card.update(words("hardware.gpu"));
-  page.recipe.element.hidden = current().view !== "train";
-  if (!page.recipe.element.hidden) page.recipe.show();
+  for (const one of page.switches) {
+    one.element.hidden = current().view !== "train";
+    if (!one.element.hidden) one.show();
+  }
+  readFrom();
   for (const [path, control] of controls) {
     const shown = [get(path), fallback(control.field, tokens), words(path)];
     const key = JSON.stringify([...shown, tokens]);
@@ -195,11 +209,28 @@ function show() {
     control.show(...shown);
   }
   tell([...linkProblems(), ...(said.get("") ?? [])]);
+  greyChoices(controls, page.switches.filter((one) => !one.element.hidden), settingsFor);
   for (const one of page.sections.querySelectorAll(".group")) mark(one);
 }
 
-/* What holds where nothing is set, null where that depends on more than the engine. */
+/* Where the set-up was read from, as long as it is that. */
+function readFrom() {
+  const [first, ...more] = notes();
+  if (page.readNow === first) return;
+  page.readNow = first;
+  const assumptions = make("a", { href: "#h-remarks", onclick: (event) => (event.preventDefault(), document.getElementById("h-remarks").scrollIntoView({ block: "start" })) }, "Assumptions");
+  page.read.replaceChildren(...(first ? [make("span", {}, first[0].toUpperCase() + first.slice(1)), ". ", assumptions, more.length ? `: ${more.length}` : ""] : []));
+}
+
+/* The settings that a choice changes. */
+function settingsFor(path, value) {
+  return path === ENGINE[current().view] ? toEngine(path, value) : [`${path}=${JSON.stringify(value)}`];
+}
+
+/* What holds where nothing is set: what the calculated run has, else the engine's default; null
+   where that is not known. */
 function fallback(field, tokens) {
+  if (held[field.path] !== undefined && get(field.path) === undefined) return held[field.path];
   if (field.path === COUNT) return get("parallelism") || get("hardware.num_nodes") ? null : 1;
   if (field.section === "model" || (field.path === `${LORA}.r` && get(LORA) === undefined)) return null;
   const own = field.defaults ? field.defaults[engineNow()] : field.default;

@@ -2,8 +2,11 @@
    settings in the notation of `--set`: train?model.name=llama3-8b&training.batch_size=2 */
 
 const WHOLE = ["model.config", "inference.speculative_model"]; // objects that stay one value
-/** Beside the sections: what is not modelled of the command or file that a run was read from. */
-export const LIMITS = "limits";
+/** Beside the sections: what is not modelled of the command or file that a run was read from, and
+    what was assumed; and the view that it was read for, which is the page's own. */
+export const BESIDE = ["limits", "notes"];
+export const READ_FOR = "read_for";
+const NAMES = [...BESIDE, READ_FOR];
 
 /** A value from its text: JSON if it parses, else the text itself. */
 export function parseValue(text) {
@@ -39,13 +42,14 @@ export function withValue(run, path, value) {
 
 /** The run without sections that say nothing. */
 export function pruned(run) {
-  const says = ([name, part]) => (isObject(part) || name === LIMITS) && part && Object.keys(part).length;
+  const says = ([name, part]) => (isObject(part) || NAMES.includes(name)) && part && Object.keys(part).length;
   return Object.fromEntries(Object.entries(run).filter(says));
 }
 
-/** A set-up's settings as [path, text] pairs. */
+/** A set-up's settings as [path, text] pairs, without what stands beside the sections. */
 export function settingsOf(run) {
-  return Object.entries(run).flatMap(([section, values]) => [...leaves(section, values)]);
+  const sections = Object.entries(run).filter(([name]) => !NAMES.includes(name));
+  return sections.flatMap(([section, values]) => [...leaves(section, values)]);
 }
 
 function* leaves(path, value) {
@@ -72,7 +76,8 @@ export function opened(hash) {
 }
 
 function query(run) {
-  const text = new URLSearchParams(settingsOf(run)).toString();
+  const beside = NAMES.filter((name) => run[name] !== undefined).map((name) => [name, valueText(run[name])]);
+  const text = new URLSearchParams([...settingsOf(run), ...beside]).toString();
   return text.replace(/%2F/g, "/").replace(/%3A/g, ":").replace(/%2C/g, ",");
 }
 
@@ -94,7 +99,7 @@ function setup(text, problems) {
   }
   let run = {};
   for (const [path, value] of new URLSearchParams(mark < 0 ? "" : text.slice(mark + 1))) {
-    if (path === LIMITS || /^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) run = withValue(run, path, parseValue(value));
+    if (NAMES.includes(path) || /^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) run = withValue(run, path, parseValue(value));
     else problems.push(`“${path.slice(0, 40)}” in the link is not a setting; write section.key=value`);
   }
   return { view, run };

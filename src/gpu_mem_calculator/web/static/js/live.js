@@ -9,6 +9,7 @@ import { current, request, subscribe } from "./state.js";
 
 const PAUSE = 150; // milliseconds of rest before the replay is asked for
 const SLOW = 250; // milliseconds after which a newer state does not wait for an older answer
+const DIM = 100; // milliseconds after which what is drawn is marked as old: a slider does not flicker
 
 let hooks = null;
 let ledger = null; // the request under way: {controller, since, wanted}
@@ -17,11 +18,13 @@ let timer = 0;
 let changedAt = 0; // when the state last changed that is not yet drawn
 let waiting = false; // a newer state waits for the request under way
 let shown = ""; // the request that is drawn
+let about = ""; // its view, model and hardware: of another one, what is drawn is old at once
+let dimming = 0; // the timer until then
 let wide = 0; // and how wide
 let needsReplay = false; // whether the ledger left figures open
 let refused = false; // the last state was, and the form shows why
 
-/** Begin. `given` has width(), drawn(look), settled(look, setup) once that is on the screen,
+/** Begin. `given` has width(), drawn(look), old(is) whether the newest state is another one, settled(look, setup) once that is on the screen,
     replayed(look, setup) with null for no news, undecided() where the replay fails, busy(text),
     failed(error). */
 export function start(given) {
@@ -47,8 +50,24 @@ function key() {
   return JSON.stringify(request(current()));
 }
 
+const subject = ({ view, run }) => JSON.stringify([view, run.model, run.hardware]);
+
+/* What is drawn is of a state before. */
+function dim() {
+  clearTimeout(dimming);
+  if (subject(current()) !== about) hooks.old(true);
+  else dimming = setTimeout(() => hooks.old(true), DIM);
+}
+
+function undim() {
+  clearTimeout(dimming);
+  hooks.old(false);
+}
+
 function changed() {
   const wanted = key();
+  if (wanted === shown) undim();
+  else if (shown) dim();
   if (!waiting && wanted === (ledger?.wanted ?? shown)) return;
   performance.mark("change");
   changedAt ||= performance.now();
@@ -74,7 +93,10 @@ async function ask() {
     const look = await asked(setup, false, mine.controller.signal);
     if (ledger !== mine) return;
     shown = mine.wanted;
+    about = subject(setup);
+    undim();
     hooks.drawn(look);
+    if (waiting) dim();
     accepted();
     painted(from, look, setup);
     needsReplay = look.result.needs_bytes === null; // a server's ledger is the whole answer
@@ -117,6 +139,7 @@ function asked(setup, replays, signal) {
 function told(error) {
   if (!error.problems) throw error; // not the service's
   refused = true;
+  undim();
   hooks.failed(error);
   document.dispatchEvent(new CustomEvent("problems", { detail: { problems: error.problems } }));
 }

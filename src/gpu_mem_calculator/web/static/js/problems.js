@@ -1,5 +1,7 @@
 /* Which control a sentence of the service is about. It begins with the key: training.batch_size=0 must be … */
 
+const MOST = 80; // characters of a reason
+
 /** The key that a sentence begins with, or an empty text. */
 export function keyOf(sentence) {
   return sentence.match(/^[a-z_]+(\.[a-z_0-9]+)+/)?.[0] ?? "";
@@ -15,4 +17,10 @@ export function assigned(sentences, paths) {
     found.set(path, [...(found.get(path) ?? []), one]);
   }
   return found;
+}
+
+/** Why a choice is refused, in a few words: a sentence without the key that it is a choice of. */
+export function reason(sentence, path) {
+  const rest = keyOf(sentence) === path ? sentence.replace(/^[\w.]+(=('[^']*'|\S+?))?[:,]? +(?=\S)/, "") : sentence;
+  return rest.length > MOST ? `${rest.slice(0, MOST)}…` : rest;
 }

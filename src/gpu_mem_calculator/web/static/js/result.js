@@ -71,7 +71,7 @@ export function mountResult(element) {
   const measured = () => (width = Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth))));
   new ResizeObserver(() => (measured(), resized())).observe(plot);
   measured();
-  start({ width: () => width, drawn, settled, replayed: afterReplay, undecided, busy, failed });
+  start({ width: () => width, drawn, old, settled, replayed: afterReplay, undecided, busy, failed });
 }
 
 function section([name, title, closed]) {
@@ -96,6 +96,13 @@ function drawn(next) {
   explains(look);
   showPicture(look);
   fill("verdict");
+  document.dispatchEvent(new CustomEvent("look", { detail: look }));
+}
+
+/* The set-up is another one, until the next answer. */
+function old(is) {
+  root.classList.toggle("old", is);
+  spots.verdict.parentElement.setAttribute("aria-busy", String(is));
 }
 
 /* Then the rest, unless a newer answer is there already. */

@@ -2,7 +2,7 @@
 
    Every change makes new objects, so what current() or setups() gave before stays as it was. */
 
-import { LIMITS, decode, encode, opened, parseValue, pruned, valueAt, withValue } from "./link.js";
+import { BESIDE, READ_FOR, decode, encode, opened, parseValue, pruned, valueAt, withValue } from "./link.js";
 
 /* The views: the sections that go into a request, keys that say nothing there, and what a run is
    given when it is first looked at that way. A server is spread over the GPUs, unless its own
@@ -66,10 +66,17 @@ export const linkProblems = () => unread;
 /** What a setting of the current set-up is, or undefined. */
 export const get = (path) => valueAt(current().run, path);
 
+/* Whether the command that a set-up was read from is of the view that it is looked at in. */
+const readHere = ({ view, run }) => (run[READ_FOR] ?? view) === view;
+
+/** What the current set-up was read from, and what was assumed in reading it. */
+export const notes = () => (readHere(current()) && Array.isArray(current().run.notes) ? current().run.notes : []);
+
 /** The run file to send for a set-up: its view's sections, without those that are empty. */
 export function request(setup) {
   const view = VIEWS[setup.view];
-  let run = Object.fromEntries([...view.sections, LIMITS].map((name) => [name, setup.run[name] ?? {}]));
+  const names = [...view.sections, ...(readHere(setup) ? BESIDE : [])];
+  let run = Object.fromEntries(names.map((name) => [name, setup.run[name] ?? {}]));
   for (const path of view.without(setup.run)) run = withValue(run, path, undefined);
   return pruned(run);
 }
@@ -99,14 +106,19 @@ export function setView(view) {
 
 /** Put another run file in the place of the current one; its sections choose the view. */
 export function replaceRun(run) {
-  const view = run.inference ? "serve" : "train";
-  changeSetups(replaced({ view, run: pruned(run) }), now.active, null);
+  changeSetups(replaced(setupOf(run)), now.active, null);
 }
 
 /** Put several run files in the place of all set-ups, as many as there can be. */
 export function replaceAll(runs) {
-  const list = runs.slice(0, MOST).map((run) => ({ view: run.inference ? "serve" : "train", run: pruned(run) }));
-  changeSetups(list, 0, null);
+  changeSetups(runs.slice(0, MOST).map(setupOf), 0, null);
+}
+
+/* A run file's set-up; what stands beside its sections is of its own view. */
+function setupOf(run) {
+  const view = run.inference ? "serve" : "train";
+  const read = BESIDE.some((name) => run[name]) ? { [READ_FOR]: view } : {};
+  return { view, run: pruned({ ...run, ...read }) };
 }
 
 /** Begin anew with the example, in the same view. */
@@ -222,7 +234,7 @@ function kept() {
 /* The set-ups of a link, and every problem of it; with a problem there are none. */
 function readable(hash) {
   const { setups: found, problems } = decode(hash);
-  const known = [...new Set(Object.values(VIEWS).flatMap((view) => view.sections)), LIMITS];
+  const known = [...new Set(Object.values(VIEWS).flatMap((view) => view.sections)), ...BESIDE, READ_FOR];
   const views = new Set(found.map((one) => one.view).filter((view) => !VIEWS[view]));
   const sections = new Set(found.flatMap((one) => Object.keys(one.run)).filter((name) => !known.includes(name)));
   const all = [

@@ -71,13 +71,14 @@ function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
-/** The command line that calculates a run. A model without a name needs the run file. */
+/** The command line that calculates a run. A model without a name, and what is not modelled of a
+    command, need the run file. */
 export function command(run) {
   const verb = run.inference ? "infer" : "calculate";
   const pairs = settingsOf(run);
   const given = new Map(pairs);
   const name = run.model?.name;
-  if (name === undefined || given.has("model.config")) return `gpu-mem-calc ${verb} --config run.json`;
+  if (name === undefined || given.has("model.config") || run.limits) return `gpu-mem-calc ${verb} --config run.json`;
   const words = ["gpu-mem-calc", verb, ...(run.inference ? [name] : ["--preset", name])];
   if (given.has("inference.engine")) words.push("--engine", given.get("inference.engine"));
   for (const [path, text] of pairs) {
