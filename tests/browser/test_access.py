@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.corpus import sampled
 
 from .chrome import Visit
 from .conftest import Visitor
 from .reading import TRAIN, field
+from .test_form import pasted
 from .views import VIEWS, opened
 
 COLOURS = ((1440, "light"), (390, "dark"))
@@ -132,3 +133,31 @@ def test_skip_link(visit: Visit) -> None:
     expect(page.locator(".skip")).to_be_in_viewport()
     page.keyboard.press("Enter")
     expect(page.locator("#result")).to_be_focused()
+
+
+def test_axe_paste(visit: Visit) -> None:
+    """The dialog with files that a command names, and with what was assumed, has no violation."""
+    visit.provoked = {422}
+    page = visit.open(TRAIN)
+    pasted(page, "accelerate launch --config_file a.yaml sft.py --model_name_or_path gpt2")
+    file = page.get_by_role("textbox", name="The text of a.yaml")
+    expect(file).to_be_visible()
+    assert everywhere(page, COLOURS) == {}
+    file.fill("num_processes: 2")
+    visit.change(lambda: page.get_by_role("button", name="Use it").click())
+    assert everywhere(page, COLOURS) == {}
+    page.locator("#paste-close").click()
+    page.wait_for_function("() => document.documentElement.dataset.choices")
+    assert everywhere(page, COLOURS) == {}
+
+
+def test_axe_old_result(visit: Visit) -> None:
+    """What is drawn of the set-up before has no violation while the next answer is awaited."""
+    page = visit.open(TRAIN)
+    asked: list[Route] = []
+    page.route("**/api/look*", lambda one: asked.append(one))
+    page.get_by_role("button", name="One more").click()
+    expect(page.locator("#result.old")).to_be_visible()
+    assert everywhere(page, COLOURS) == {}
+    for one in asked:
+        one.continue_()

@@ -124,7 +124,7 @@ def test_the_old_verdict_dims_at_once(visit: Visit) -> None:
     """Until the next answer, when the model, the card, the GPUs or the view is another one."""
     page = visit.open(TRAIN)
     asked: list[Route] = []
-    page.route("**/api/look*", asked.append)
+    page.route("**/api/look*", lambda one: asked.append(one))
     page.get_by_role("button", name="One more").click()
     expect(page.locator("#result")).to_have_class(re.compile(r"\bold\b"))
     assert (
@@ -132,9 +132,9 @@ def test_the_old_verdict_dims_at_once(visit: Visit) -> None:
         == "grayscale(1)"
     )
     expect(page.locator(".verdict-holder")).to_have_attribute("aria-busy", "true")
-    page.unroute("**/api/look*")
     for one in asked:
         one.continue_()
+    page.unroute("**/api/look*")
     expect(page.locator("#result")).not_to_have_class(re.compile(r"\bold\b"))
 
 
@@ -142,13 +142,12 @@ def test_nothing_is_waited_for_where_the_bounds_decide(visit: Visit) -> None:
     """The range is wider than any measured run: within the card it fits, beyond it does not."""
     page = visit.page
     waits: list[Route] = []
-    page.route("**/api/look*replay=true*", waits.append)
+    page.route("**/api/look*replay=true*", lambda one: waits.append(one))
     for more, says in (("", "✓ fits"), ("&training.batch_size=4096", "✗ does not fit")):
         visit.open(
             f"{TRAIN.replace('&training.batch_size=4', more or '&training.batch_size=1')}",
             settled=False,
         )
         expect(verdict(page).locator(".says")).to_contain_text(says)
-    page.unroute("**/api/look*")
     for one in waits:
-        one.abort()
+        one.continue_()
