@@ -77,7 +77,7 @@ def _python_files(pyodide: bytes, wheel: bytes, kept: Path) -> dict[str, bytes]:
         library = _library(
             folder, modules.library((folder / "python_stdlib.zip").read_bytes()), kept
         )
-        calculator = _compiled(folder, modules.calculator(wheel), 0)
+        calculator = _compiled(folder, modules.calculator(wheel))
         lock = json.loads((folder / "pyodide-lock.json").read_bytes()) | {"packages": {}}
         # .js: not every host knows that .mjs is JavaScript
         loader = (folder / "pyodide.mjs").read_text("utf-8").replace(MODULE, "pyodide.asm.js")
@@ -96,15 +96,15 @@ def _library(pyodide: Path, archive: bytes, kept: Path) -> bytes:
     parts = hashlib.sha256(archive + COMPILER.read_bytes()).hexdigest()[:16]
     place = kept / f"library-{parts}.zip"
     if not place.exists():
-        place.write_bytes(_compiled(pyodide, archive, 2))
+        place.write_bytes(_compiled(pyodide, archive))
     return place.read_bytes()
 
 
-def _compiled(pyodide: Path, archive: bytes, level: int) -> bytes:
+def _compiled(pyodide: Path, archive: bytes) -> bytes:
     """A zip file with its modules compiled by Pyodide itself, under node."""
     source, target = pyodide / "from.zip", pyodide / "to.zip"
     source.write_bytes(archive)
-    line = ["node", *map(str, (COMPILER, pyodide, level, source, target))]
+    line = ["node", *map(str, (COMPILER, pyodide, source, target))]
     if shutil.which(line[0]) is None:
         raise packages.MissingError("there is no node to compile modules with")
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)

@@ -1,15 +1,15 @@
 /* Compiles the modules of a zip file with the Python that will run them:
-   node compile.mjs PYODIDE LEVEL FROM.zip TO.zip
-   Line numbers are left out, which is a third of what is loaded; names in tracebacks remain. */
+   node compile.mjs PYODIDE FROM.zip TO.zip
+   Docstrings, assertions and line numbers are left out, which is half of what is loaded; names in
+   tracebacks remain. */
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
-const [folder, level, from, to] = process.argv.slice(2);
+const [folder, from, to] = process.argv.slice(2);
 const { loadPyodide } = await import(`${pathToFileURL(folder)}/pyodide.mjs`);
 const python = await loadPyodide({ indexURL: `${folder}/` });
 python.FS.writeFile("/from.zip", new Uint8Array(readFileSync(from)));
-python.globals.set("level", Number(level));
 python.runPython(`
 import importlib._bootstrap_external as importing, zipfile
 from types import CodeType
@@ -25,7 +25,7 @@ with zipfile.ZipFile("/from.zip") as old, zipfile.ZipFile("/to.zip", "w", zipfil
     for name in sorted(old.namelist()):
         data, when = old.read(name), (1980, 1, 1, 0, 0, 0)
         if name.endswith(".py"):
-            code = bare(compile(data, name, "exec", dont_inherit=True, optimize=level))
+            code = bare(compile(data, name, "exec", dont_inherit=True, optimize=2))
             name, data = name + "c", bytes(importing._code_to_hash_pyc(code, bytes(8), False))
         new.writestr(zipfile.ZipInfo(name, when), data, zipfile.ZIP_DEFLATED)
 `);

@@ -108,6 +108,8 @@ def _is_module(name: str) -> bool:
 
 def _is_needed(name: Path, needed: set[str]) -> bool:
     room = name.parts[1]
+    if name.name.endswith(".lock.json.marshal"):
+        return False  # few are read, and each is as large as its text
     if room not in PARTLY or name.suffix != ".py" or name.name == "__init__.py":
         return room != "cli"
     return ".".join(name.with_suffix("").parts) in needed
