@@ -44,6 +44,19 @@ The same number draws the same questions every time. The tally has the first que
 each law;
 `--ask` asks one of them again. `make test` asks a few, `make proof` some thousand.
 """
+SOAK = """## A service under load
+
+    python -m benchmarks.soak --minutes 9 --rate 40
+
+19 November 2026, one worker at `nice -n 19` on two cores that other programs kept busy: 3,796
+requests in 9 minutes to eight addresses, with bodies that differ. 3,360 were answered and 392
+refused as bad input; 44 were not answered in time or were turned away as busy (504 and 503). The
+median took 0.1 s, and 95 % took less than 3.1 s.
+
+Memory of all processes together (Pss) was 148 MiB at the start, 210 MiB after half a minute, 241
+MiB after 7 minutes and 240 MiB at the end. An hour and 100,000 requests have not been tried, so
+this does not show that memory stays flat for longer.
+"""
 NATURAL = """\
 {every} commands were written down before any of them was run, from README alone. Each answer was
 read: {right} are right (the answer asked for, or one helpful sentence), {unclear} are unclear,
@@ -197,6 +210,7 @@ def page(tallies: list[dict[str, Any]]) -> str:
             "\n## Commands that people ran\n",
             *people_lines(),
             "",
+            SOAK,
             AGAIN,
         ]
     )

@@ -34,4 +34,4 @@ def install(folder: Path, context: Path) -> None:
     venv.create(folder)
     python = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python")]
     options = ["--quiet", "--only-binary=:all:", "--constraint", "constraints.txt"]
-    subprocess.run([*python, "install", *options, ".[hub,web]"], cwd=context, check=True)
+    subprocess.run([*python, "install", *options, ".[hub,web,plan]"], cwd=context, check=True)

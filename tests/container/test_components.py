@@ -58,7 +58,8 @@ def test_what_the_image_installs_is_what_is_listed_and_pinned() -> None:
     """From pyproject.toml's requirements down; a new one must be pinned and listed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    needed = installed_by([*project["dependencies"], *extras["hub"], *extras["web"]])
+    image = [*project["dependencies"], *extras["hub"], *extras["web"], *extras["plan"]]
+    needed = installed_by(image)
     assert listed("pkg:pypi/").keys() == needed
     assert listed("pkg:pypi/").items() <= pins().items()
 

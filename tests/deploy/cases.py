@@ -107,6 +107,7 @@ WEB_ALL = {
         "prometheus": True,
         "settings": {"GPU_MEM_CALC_SLOW_SECONDS": 60, "GPU_MEM_CALC_LOG_LEVEL": "warning"},
         "service": {"type": "NodePort", "port": 8080},
+        "forwardedAllowIps": "10.0.0.0/8,fd00::/8",
         "ingress": {
             "enabled": True,
             "className": "nginx",

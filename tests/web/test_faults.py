@@ -97,3 +97,12 @@ def test_a_calculating_process_writes_its_log_as_json() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert json.loads(ended.stderr)["id"] == "abc"
     assert ended.stdout == ""
+
+
+def test_without_numpy_a_plan_is_not_the_clients_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """501, with the sentence that says what is missing."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    asked = json.dumps({"model": "gpt2", "gpus": 2, "gpu": "h100"}).encode()
+    reply = reply_or_refusal(TaskRequest("plan", asked, {}))
+    assert reply.status == 501
+    assert "plan needs numpy" in json.loads(reply.body)["detail"]

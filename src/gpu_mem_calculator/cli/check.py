@@ -173,10 +173,12 @@ def _check(
         return with_change(found)
     from ..report.reading import reading_lines
 
-    answer, pasted = ([], "") if found.estimate is None else _answer(args, found.estimate, screen)
+    answer, pasted = [], found.data["summary"]
+    if found.estimate is not None:
+        answer, pasted = _answer(args, found.estimate, screen)
     busy = [part for one in found.busy for part in wrap_lines("", one)]
     lines = [*answer, *busy, *reading_lines(found.reading, found.result)]
-    return replace(found, lines=with_pasted(lines, pasted) if pasted else lines)
+    return replace(found, lines=with_pasted(lines, pasted))
 
 
 def _hardware(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any], BusyCards]:

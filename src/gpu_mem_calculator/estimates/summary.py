@@ -14,6 +14,7 @@ from ..run.releases import package_name
 from .bounds import deciding
 from .fit_verdict import FITS, SHORT, UNSURE, WORDS
 from .verdict_words import (
+    HELD,
     has_words,
     needs_words,
     open_words,
@@ -133,15 +134,17 @@ def _outcome(result: MemoryResult, change: str) -> str:
     word = server_outcome(result) if serving is not None else WORDS[result.verdict]
     if result.spills_bytes and result.verdict == SHORT:
         word = "spills to the host's memory"
+    why = ""
     if host is not None and host.node_bytes and host.verdict == result.verdict != FITS:
-        word = f"{word}: {host.words}"
+        why = host.words
+    elif result.verdict == UNSURE and result.lengths is not None:
+        why = "the order of its batches decides"
     elif result.verdict == UNSURE:
-        word = f"{word}: {open_words(result_verdict(result), deciding(result))}"
-    elif serving is not None and not change:
-        word = f"{word}: {server_words(serving).removesuffix('.')}"
+        why = open_words(result_verdict(result), deciding(result))
+    elif serving is not None and (not change or result.headroom_bytes > -HELD):
+        why = server_words(serving).removesuffix(".")
+    ends = f", {word}: {why}" if why else f", {word}"
     if change and result.verdict != FITS:
-        ends = f": {change}" if result.verdict == SHORT else f", {word}; {change}"
-    else:
-        ends = f", {word}"
+        ends = f"{ends}; {change}" if why else f": {change}"
     others = (f"; {short_card(one.title)}: {WORDS[one.verdict]}" for one in result.other_cards)
     return "".join([ends, *others])

@@ -37,7 +37,7 @@ from ..report.longest_sequence import longest_sequence_words
 from ..report.serving.html import serving_page
 from ..report.standalone import standalone
 from ..runfile.read import with_settings
-from ..runfile.text.errors import InputError
+from ..runfile.text.errors import InputError, MissingExtraError
 from ..runfile.text.files import is_pickle
 from ..runfile.text.json_text import parse_json
 from .checks import DeniedError, check, kubernetes, skypilot
@@ -318,6 +318,8 @@ def reply_or_refusal(ask: TaskRequest) -> TaskReply:
         return refusal(400, error.problems)
     except FilesWantedError as error:
         return refusal(422, error.problems, error.files)
+    except MissingExtraError as error:
+        return refusal(501, error.problems)
     except InputError as error:
         return refusal(422, error.problems)
     except MemoryError:

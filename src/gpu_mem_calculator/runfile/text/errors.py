@@ -39,6 +39,10 @@ class InputError(ValueError):
         return [f"{type(self).__name__}: {self}"]
 
 
+class MissingExtraError(InputError):
+    """What is asked for needs packages that are not installed; a service answers with 501."""
+
+
 class OutputError(InputError):
     """Output that cannot be written: a full disk, a closed stream."""
 

@@ -18,7 +18,7 @@ from ....runfile.own_names import is_setting, own_names, with_setting
 from ....runfile.read import run_file_problems, section
 from ....runfile.resolve.card_name import fast_section
 from ....runfile.text.counts import parameter_count
-from ....runfile.text.errors import InputError, nearest, quoted
+from ....runfile.text.errors import InputError, MissingExtraError, nearest, quoted
 from ....tools.read import Asked, read
 from ....training import engines
 from ..answers.plans import Plans, PlansSoFar
@@ -200,7 +200,7 @@ def check_numpy() -> None:
     try:
         import numpy  # noqa: F401
     except ImportError:
-        raise InputError(MISSING) from None
+        raise MissingExtraError(MISSING) from None
 
 
 def model_section(model: Source | None, goal: str = FASTEST) -> dict[str, Any]:
