@@ -173,7 +173,7 @@ def _check(
         return with_change(found)
     from ..report.reading import reading_lines
 
-    answer, pasted = [], found.data["summary"]
+    answer, pasted = list[Line](), found.data["summary"]
     if found.estimate is not None:
         answer, pasted = _answer(args, found.estimate, screen)
     busy = [part for one in found.busy for part in wrap_lines("", one)]
