@@ -14,9 +14,14 @@ TRAIN = (
 SERVE = "/#serve?model.name=qwen3-0.6b&hardware.gpu=h100-80gb-sxm&inference.engine=vllm"
 SLICES = """() => {
   const found = {};
-  for (const one of document.querySelectorAll(".plot .slice:not(.leaving)")) {
-    const { column, kind } = one.dataset;
-    (found[kind] ??= {})[column] = Number(one.getAttribute("height"));
+  for (const one of document.querySelectorAll(".plot .slice")) {
+    const path = one.getAttribute("d");
+    const bars = [...path.matchAll(/M[\\d.]+ ([\\d.]+)V([\\d.]+)h/g)];
+    const levels = [...path.matchAll(/V([\\d.]+)H/g)].map((each) => Number(each[1]));
+    const tall = bars.length
+      ? bars.map(([, low, high]) => low - high)
+      : levels.slice(0, levels.length / 2).map((high, i) => levels[levels.length - 1 - i] - high);
+    found[one.dataset.kind] = { ...tall };
   }
   return found;
 }"""

@@ -90,6 +90,20 @@ def test_axe_explanation(visit: Visit) -> None:
     assert everywhere(page, COLOURS) == {}
 
 
+def test_axe_enlarged(visit: Visit) -> None:
+    """A part of the step, enlarged, with its crosshair, has no violation, and fits a phone."""
+    page = visit.open(TRAIN)
+    picture = page.get_by_role("application")
+    picture.focus()
+    picture.press("+")
+    expect(page.locator(".zoom .soft")).to_contain_text("Enlarged")
+    picture.press("ArrowLeft")
+    expect(page.locator(".plot .cursor")).to_have_class("cursor shown")
+    assert everywhere(page, COLOURS) == {}
+    page.set_viewport_size({"width": 320, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_axe_problem(visit: Visit) -> None:
     """A page with a problem, its last result dimmed, has no violation."""
     visit.provoked = {422}

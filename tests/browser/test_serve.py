@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from playwright.sync_api import expect
 
 from .chrome import Visit
+from .conftest import Visitor
 from .reading import SERVE, field, gib, verdict
 
 
@@ -29,6 +33,29 @@ def test_speed(visit: Visit) -> None:
     expect(part).to_be_visible()
     expect(part).to_contain_text("tokens")
     assert part.locator("tbody tr").count() > 2
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_speed_in_the_first_screen(visitor: Visitor, width: int) -> None:
+    """Users, speed and verdict are seen without scrolling, on the phone in the strip below."""
+    page = visitor(width=width, height=900).open(SERVE)
+    shown = page.locator("#glance" if width < 700 else ".right")
+    expect(shown).to_contain_text(re.compile(r"\d users at [\d,]+ tokens"))
+    expect(shown).to_contain_text("tokens/s")
+    expect(shown).to_contain_text("fits")
+    place = page.locator("#glance" if width < 700 else ".pace-holder").bounding_box()
+    assert place is not None
+    assert place["y"] + place["height"] <= 900
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_map_is_whole_on_a_phone(visitor: Visitor, width: int) -> None:
+    """The map of users has fewer columns instead of some that are out of sight."""
+    page = visitor(width=width).open(SERVE)
+    box = page.locator(".part-room .scroll").first
+    assert box.evaluate("one => one.scrollWidth <= one.clientWidth")
+    assert page.locator(".part-room .heat title").count() > 8
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_command(visit: Visit) -> None:

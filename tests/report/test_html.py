@@ -1,7 +1,6 @@
 """The HTML report: one file that is whole, safe and says what the estimate says."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -10,11 +9,11 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import STEP, Estimate, full_estimate
 from gpu_mem_calculator.estimates.verdict_words import needs_words, result_verdict
-from gpu_mem_calculator.ledger.ledger import CACHE, KINDS, Instant
+from gpu_mem_calculator.ledger.ledger import CACHE, KINDS
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.html import html_report
+from gpu_mem_calculator.report.course import MOST
+from gpu_mem_calculator.report.html import estimate_page, html_report
 from gpu_mem_calculator.report.html_tables import text
-from gpu_mem_calculator.report.instants import column
 from gpu_mem_calculator.report.patterns import PATTERNS, TITLES, defs
 from gpu_mem_calculator.report.picture import frame
 
@@ -122,19 +121,23 @@ def plain(page: str) -> str:
     return " ".join("".join(read(page).words).split())
 
 
-def slices(page: str, index: int) -> Iterator[dict[str, str | None]]:
-    """The slices of one column of the wide picture."""
-    wide = page[page.index('<div class="wide">') : page.index('<div class="narrow">')]
-    for tag, attributes in read(wide).tags:
-        if tag == "rect" and attributes.get("data-column") == str(index):
-            yield attributes
+def areas(picture: str) -> dict[str, list[tuple[float, float]]]:
+    """The bottom and the top of each kind's area at each column of a picture."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for kind, path in re.findall(r'class="slice" data-kind="(\w+)" d="([^"]+)"', picture):
+        if path.count("M") > 1 or "h" in path:  # bars
+            bars = re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)h", path)
+            found[kind] = [(float(low), float(high)) for low, high in bars]
+            continue
+        levels = [float(y) for y in re.findall(r"V([\d.]+)H", path)]
+        half = len(levels) // 2
+        found[kind] = list(zip(levels[half:][::-1], levels[:half], strict=True))
+    return found
 
 
-def peak_column(estimate: Estimate) -> tuple[int, Instant]:
-    """Which column is the peak."""
-    instants = [i for i in estimate.ledger.instants if i.present]
-    top = estimate.ledger.peak_instant(phases=STEP)
-    return instants.index(top), top
+def wide_picture(page: str) -> str:
+    """The picture for wide screens."""
+    return page[page.index('<div class="wide">') : page.index('<div class="narrow">')]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -196,30 +199,32 @@ def test_heights_at_the_peak_add_up(name: str) -> None:
     """The slices of the peak stand on each other and reach allocated plus outside torch."""
     estimate, page = made(name)
     result = estimate.result
-    index, instant = peak_column(estimate)
+    shown = estimate_page(estimate)
     exact = result.allocated_bytes + result.outside_torch_bytes
-    beside = [("outside", result.outside_torch_bytes)]
-    one = column(estimate.ledger, instant, beside)
-    assert one.bytes == exact
-    instants = [i for i in estimate.ledger.instants if i.present]
-    columns = [column(estimate.ledger, i, beside) for i in instants]
-    place = frame(columns, result.gpu_memory_bytes, width=1000, wide=True)
-    drawn = [(float(a["y"] or 0), float(a["height"] or 0)) for a in slices(page, index)]
-    wanted = place.height * exact / place.top_bytes
-    assert sum(height for _, height in drawn) == pytest.approx(wanted, abs=0.01)
+    assert shown.columns[shown.peak].bytes == exact == max(one.bytes for one in shown.columns)
+    place = frame(shown.columns, result.gpu_memory_bytes, width=1000, wide=True)
     level = place.bottom
-    for y, height in drawn:
-        assert y + height == pytest.approx(level, abs=0.001)
-        level = y
+    for each in areas(wide_picture(page)).values():
+        assert len(each) == len(shown.columns)
+        low, high = each[shown.peak]
+        assert low == pytest.approx(level, abs=0.011)
+        level = high
+    assert place.bottom - level == pytest.approx(place.height * exact / place.top_bytes, abs=0.02)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_instant_has_a_column_and_a_row(name: str) -> None:
-    """The picture and its table have the instants that the run has, in order."""
+    """The picture and its table have each layer of the step, forward and back, in order."""
     estimate, page = made(name)
-    titles = [i.title for i in estimate.ledger.instants if i.present]
-    for index in range(len(titles)):
-        assert list(slices(page, index))
+    titles = [one.title for one in estimate_page(estimate).columns]
+    layers = estimate.result.stages[estimate.result.busiest_stage].num_layers
+    peak = estimate.result.peak_instant
+    for phase in ("forward", "backward") if 2 * layers + 8 <= MOST else ():
+        for layer in range(1, layers + 1):
+            title = f"{phase}, layer {layer} of {layers}"
+            assert any(one.startswith(title) for one in titles) or phase in peak
+    assert titles[-1].startswith("optimizer step") or titles[-1] == peak
+    assert wide_picture(page).count('class="hit"') == len(titles)
     table = page[page.index("at each instant of a step</caption>") :]
     rows = re.findall(r'<th scope="row">(.*?)</th>', table[: table.index("</table>")])
     assert rows == [text(title) for title in titles]
@@ -239,7 +244,7 @@ def test_breakdown_adds_up_to_the_total(name: str) -> None:
 def test_ledger_lists_every_entry_alive_at_the_peak(name: str) -> None:
     """Each entry's exact bytes and source are on the page."""
     estimate, page = made(name)
-    _, instant = peak_column(estimate)
+    instant = estimate.ledger.peak_instant(phases=STEP)
     listed = page[page.index('id="h-ledger"') :]
     alive = [e for e in estimate.ledger.entries if int(e.at(instant.name))]
     assert alive

@@ -14,7 +14,7 @@ from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.instants import KindSlice
 from gpu_mem_calculator.report.live import LISTED, entries_of, look
 from gpu_mem_calculator.report.serving.html import serving_page
-from tests.report.test_html import RUNS, SMALL, read
+from tests.report.test_html import RUNS, SMALL, areas, read
 
 SERVERS: dict[str, dict[str, Any]] = {
     "vllm": {
@@ -101,7 +101,7 @@ def test_pieces_of_a_server_are_those_of_its_report() -> None:
     estimate = estimated("vllm")
     found = answers(estimate)
     parts = look(estimate, found, width=1000)["parts"]
-    assert set(parts) == ALWAYS | {"room", "speed", "changes", "start"}
+    assert set(parts) == ALWAYS | {"room", "pace", "speed", "changes", "start"}
     page = serving_page(estimate, found)
     for part in ("room", "speed", "changes", "start", "numbers"):
         assert parts[part] in page
@@ -110,35 +110,75 @@ def test_pieces_of_a_server_are_those_of_its_report() -> None:
 def test_a_server_that_does_not_start_has_no_room() -> None:
     """Only what would help is left, and the verdict says why."""
     parts = seen("too large")["parts"]
-    assert set(parts) == ALWAYS | {"changes"}
+    assert set(parts) == ALWAYS | {"changes", "pace"}
+    assert parts["pace"] == ""
     assert "✗ does not fit: weights + profiling" in parts["verdict"]
 
 
 @pytest.mark.parametrize("width", [320, 699, 700, 1000, 1600])
 @pytest.mark.parametrize("name", ["tiny", "zero3", "vllm"])
 def test_picture_is_as_wide_as_asked(name: str, width: int) -> None:
-    """Columns are inside, each can be pointed at as a whole, and slices carry no notes."""
+    """Areas are inside, one for each kind and as wide as all columns, and carry no notes."""
     found = seen(name, width)
     picture = found["parts"]["picture"]
     tags = read(picture).tags
     assert tags[0][1]["width"] == str(width)
-    hits = [a for _, a in tags if a.get("class") == "hit"]
-    slices = [a for _, a in tags if a.get("class") == "slice"]
-    assert [a["data-column"] for a in hits] == [str(i) for i in range(len(found["columns"]))]
-    for each in hits + slices:
-        assert 0 <= float(each["x"] or 0) <= width - float(each["width"] or 0)
+    place = found["place"]
+    assert 0 < place.left < place.left + place.width <= width
+    drawn = areas(picture)
+    kinds = {part["kind"] for one in found["columns"] for part in one["slices"]}
+    assert set(drawn) == kinds
+    for each in drawn.values():
+        assert len(each) == len(found["columns"])
     for index, one in enumerate(found["columns"]):
-        kinds = [a["data-kind"] for a in slices if a["data-column"] == str(index)]
-        assert kinds == [part["kind"] for part in one["slices"]]
+        tall = {part["kind"]: part["bytes"] for part in one["slices"]}
+        for kind, each in drawn.items():
+            low, high = each[index]
+            wanted = tall.get(kind, 0) / place.top_bytes * place.height
+            assert low - high == pytest.approx(wanted, abs=0.02)
     assert "<title>" not in picture
 
 
+@pytest.mark.parametrize("width", [320, 1000])
+def test_a_part_of_the_step_is_enlarged(width: int) -> None:
+    """Its stretches alone are drawn, in parts whose tensors have names, on a scale of their own."""
+    estimate = estimated("tiny")
+    whole = look(estimate, None, width=width)
+    part = look(estimate, None, width=width, window=(1, 2))
+    assert whole["zoom"] is None
+    shown = part["zoom"]["columns"]
+    assert part["columns"] == whole["columns"]
+    assert {one["first"] for one in shown} == {1, 2}
+    assert len(shown) > 2
+    titles = [one["title"] for one in shown]
+    assert any(": " in title for title in titles)
+    assert max(one["bytes"] for one in shown) < whole["place"].top_bytes
+    assert part["place"].top_bytes < whole["place"].top_bytes
+    beyond = look(estimate, None, width=width, window=(90, 99))  # of a run with more layers
+    assert beyond["zoom"]["columns"][-1]["last"] == whole["stretches"] - 1
+
+
+def test_before_a_replay_columns_have_only_kinds() -> None:
+    """Then names follow; the bytes are the same."""
+    quick, slow = seen("zero3"), look(estimated("zero3"), None, width=1000)
+    assert "instants" not in quick["parts"]
+    for one, other in zip(quick["columns"], slow["columns"], strict=True):
+        sizes = [{part["kind"]: part["bytes"] for part in each["slices"]} for each in (one, other)]
+        assert sizes[0] == sizes[1]
+    names = {
+        name for one in slow["columns"] for part in one["slices"] for name, _ in part["entries"]
+    }
+    assert any(name.endswith(": kept for backward") for name in names)
+
+
 def test_instants_are_named_once() -> None:
-    """Names are under the columns where they fit, else in a list."""
-    assert seen("tiny", 1600)["parts"]["key"] == ""
-    assert seen("tiny", 320)["parts"]["key"].count("<li") >= 5
-    assert 'class="name' not in seen("tiny", 320)["parts"]["picture"]
-    assert 'class="name' in seen("tiny", 1600)["parts"]["picture"]
+    """Names are under the columns where they fit, else in a list; a step has its layers there."""
+    assert seen("vllm", 1600)["parts"]["key"] == ""
+    assert seen("vllm", 320)["parts"]["key"].count("<li") >= 3
+    assert 'class="name' not in seen("vllm", 320)["parts"]["picture"]
+    assert 'class="name' in seen("vllm", 1600)["parts"]["picture"]
+    assert seen("tiny")["parts"]["key"] == ""
+    assert ">layer</text>" in seen("tiny")["parts"]["picture"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -148,9 +188,12 @@ def test_columns_add_up(name: str) -> None:
     for one in columns:
         assert one["bytes"] == sum(part["bytes"] for part in one["slices"])
         for part in one["slices"]:
-            assert part["bytes"] == sum(size for _, size in part["entries"]) > 0
+            named = sum(size for _, size in part["entries"])
+            assert part["bytes"] >= named
+            assert part["bytes"] == named or seen(name)["stretches"]
     result = estimated(name).result
-    peak = next(one for one in columns if one["title"] == result.peak_instant)
+    peak = columns[seen(name)["peak"]]
+    assert peak["title"] == result.peak_instant
     assert peak["bytes"] == result.allocated_bytes + result.outside_torch_bytes
 
 

@@ -43,9 +43,11 @@ def test_columns_stay_inside_the_picture(num_columns: int, width: int) -> None:
         InstantColumn(f"t{i}", "forward", (KindSlice("act", GIB, ()),)) for i in range(num_columns)
     ]
     picture = timeline(columns, 0, 2 * GIB, width=width)
-    found = re.findall(r'class="slice".*? x="([\d.]+)".*? width="([\d.]+)"', picture)
-    edges = [float(n) for x, w in found for n in (x, float(x) + float(w))]
-    assert len(found) == num_columns
+    (path,) = re.findall(r'class="slice".*? d="([^"]+)"', picture)
+    bars = re.findall(r"M([\d.]+) [\d.]+V[\d.]+h([\d.]+)V", path)
+    edges = [float(n) for x, w in bars for n in (x, float(x) + float(w))]
+    edges = edges or [float(x) for x in re.findall(r"H([\d.]+)", path)][:num_columns]
+    assert len(edges) == num_columns * (2 if bars else 1)
     assert edges == sorted(edges)
     assert edges[0] > 0
     assert edges[-1] < width
@@ -65,8 +67,10 @@ def test_label_of_the_limit_covers_no_column(width: int, heights: tuple[int, ...
     x, base, wide = float(label[1]), float(label[2]), 7 * len(label[4])
     left = x - wide if "end" in label[3] else x
     assert 0 <= left <= left + wide <= width
-    slices = re.findall(r'"slice".*? x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', picture)
-    for start, top, size in slices:
+    (path,) = re.findall(r'class="slice".*? d="([^"]+)"', picture)
+    bars = re.findall(r"M([\d.]+) [\d.]+V([\d.]+)h([\d.]+)V", path)
+    assert len(bars) == len(heights)
+    for start, top, size in bars:
         beside = float(start) >= left + wide or float(start) + float(size) <= left
         assert beside or float(top) > base
 
@@ -120,12 +124,14 @@ def test_column_holds_what_is_alive_on_the_gpu() -> None:
 
 
 def test_note_names_the_largest_entries() -> None:
-    """Pointing at a slice says what it is, how much, exactly, and of what."""
+    """Pointing at a column says what it is, how much of each kind, and its largest entry."""
     entries = tuple((name, GIB) for name in "abcde")
-    one = InstantColumn("loss", "forward", (KindSlice(ACT, 5 * GIB, entries),))
-    said = note(one, one.slices[0])
-    assert said.startswith("loss\nactivations: 5.00 GiB (5,368,709,120 bytes)\n")
-    assert said.endswith("a 1.00, b 1.00, c 1.00 and 2 more")
+    slices = KindSlice(PARAM, 2 * GIB, (("weights", 2 * GIB),)), KindSlice(ACT, 5 * GIB, entries)
+    assert note(InstantColumn("loss", "forward", slices)).splitlines() == [
+        "loss: 7.00 GiB",
+        "activations 5.00: a 1.00 and 4 more",
+        "parameters 2.00: weights 2.00",
+    ]
 
 
 def test_long_peak_titles_are_cut_where_there_is_no_room() -> None:

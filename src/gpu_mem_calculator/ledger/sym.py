@@ -75,8 +75,8 @@ class Sym:
         terms: dict[Names, int] = {}
         for a, x in self.terms.items():
             for b, y in right.terms.items():
-                names = tuple(sorted((*a, *b), key=_place))
-                terms[names] = terms.get(names, 0) + x * y
+                factor, names = _cancelled((*a, *b))
+                terms[names] = terms.get(names, 0) + x * y * factor
         nonzero = {names: count for names, count in terms.items() if count}
         return Sym(self.value * right.value, nonzero, {**self.names, **right.names})
 
@@ -197,6 +197,22 @@ def ratio(left: Num, right: Num) -> Sym:
 def _bracketed(number: Sym) -> str:
     simple = len(number.terms) <= 1 and all(len(n) + (c != 1) <= 1 for n, c in number.terms.items())
     return number.formula if simple else f"({number.formula})"
+
+
+def _cancelled(names: Names) -> tuple[int, Names]:
+    """A product of names in order, and a factor: v / dp × dp is v, 4,096 / dp × dp is 4096."""
+    left, factor = list(names), 1
+    for quotient in [name for name in names if " / " in name]:
+        over, _, under = quotient.partition(" / ")
+        plain = over.replace(",", "").isalnum() and under.isidentifier()
+        if plain and under in left and quotient in left:
+            left.remove(quotient)
+            left.remove(under)
+            if over[0].isdigit():
+                factor *= int(over.replace(",", ""))
+            else:
+                left.append(over)
+    return factor, tuple(sorted(left, key=_place))
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -19,8 +19,7 @@ from ..tools.translation.arguments import tables
 from .backtest import RUNGS, TITLES, UNITS, main_metric
 from .html import asset
 from .lines import count
-from .picture import CHARACTER
-from .svg import round_step, round_values, svg_text
+from .svg import CHARACTER, round_step, round_values, svg_text
 
 WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
 BAND_PCT = -DANGEROUS_PCT

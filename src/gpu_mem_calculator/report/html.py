@@ -21,6 +21,7 @@ from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.server_result import concurrent_users
 from ..estimates.verdict_words import needs_words, result_verdict, undecided, verdict_words
+from .course import MOST, course_columns
 from .headline import loss_words, recompute_words, served_words, server_words
 from .html_tables import (
     EstimatePage,
@@ -35,11 +36,11 @@ from .html_tables import (
     stages_table,
     text,
 )
-from .instants import columns_of
+from .instants import InstantColumn, columns_of
 from .lines import count, gib
 from .longest_sequence import longest_sequence_words
 from .patterns import defs, swatch, titles
-from .picture import timeline
+from .picture import in_course, timeline
 from .remedy_lines import Commands, remedy_words
 
 USUAL_CONTEXT = 8192  # tokens; shown beside a longer context of the run
@@ -80,18 +81,25 @@ def html_report(estimate: Estimate, more: str = "") -> str:
     return Template(asset("page.html")).substitute(fields)
 
 
-def estimate_page(estimate: Estimate) -> EstimatePage:
-    """The estimate with the columns of its picture."""
+def estimate_page(estimate: Estimate, *, most: int = MOST, named: bool = True) -> EstimatePage:
+    """The estimate with the columns of its picture: at most about `most` of a training step, with
+    `named` tensors; else the instants of its ledger.
+    """
     ledger = estimate.ledger
-    outside = [(name, size) for name, size, _ in estimate.outside_torch]
-    instants = [i for i in ledger.instants if i.present]
-    highest = ledger.peak_instant(phases=STEP)
-    return EstimatePage(
-        estimate=estimate,
-        columns=columns_of(ledger, instants, outside),
-        peak=instants.index(highest),
-        instant=highest,
-    )
+    instant = ledger.peak_instant(phases=STEP)
+    columns = course_columns(estimate, most=most, named=named)
+    if columns:
+        peak = highest(columns)
+    else:
+        outside = [(name, size) for name, size, _ in estimate.outside_torch]
+        instants = [i for i in ledger.instants if i.present]
+        columns, peak = columns_of(ledger, instants, outside), instants.index(instant)
+    return EstimatePage(estimate=estimate, columns=columns, peak=peak, instant=instant)
+
+
+def highest(columns: Sequence[InstantColumn]) -> int:
+    """The number of the highest column."""
+    return max(range(len(columns)), key=lambda i: columns[i].bytes)
 
 
 @cache
@@ -247,12 +255,14 @@ def _gauge(card: int, limit: int, most: int | None) -> str:
 def _picture(page: EstimatePage) -> str:
     """The picture of the step for wide and for narrow screens, its legend, and a table."""
     limit = page.result.gpu_memory_bytes
-    wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide")
-    narrow = timeline(page.columns, page.peak, limit, width=NARROW, name="narrow")
-    key = "key only-narrow" if len(page.columns) <= NAMED else "key"
+    phases = page.result.phases
+    wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide", phases=phases)
+    narrow = timeline(page.columns, page.peak, limit, width=NARROW, name="narrow", phases=phases)
+    kind = "key only-narrow" if len(page.columns) <= NAMED else "key"
+    key = "" if in_course(page.columns) else f'<ul class="{kind}">{"".join(key_rows(page))}</ul>'
     return (
         f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
-        f'{legend(page)}<ul class="{key}">{"".join(key_rows(page))}</ul></figure>'
+        f"{legend(page)}{key}</figure>"
         f"<details><summary>The same as a table</summary>{instants_table(page)}</details>"
     )
 

@@ -20,11 +20,21 @@ class KindSlice(Struct, frozen=True):
 
 
 class InstantColumn(Struct, frozen=True):
-    """One instant, with its slices from the bottom up."""
+    """One instant, with its slices from the bottom up.
+
+    In the course of a step:
+    - layer: the one that runs, from 1 on; 0: none
+    - micro_batch: the one that runs
+    - first, last: the numbers of the step's stretches that it stands for; -1: it is no part of one
+    """
 
     title: str
     phase: str
     slices: tuple[KindSlice, ...]
+    layer: int = 0
+    micro_batch: int = -1
+    first: int = -1
+    last: int = -1
 
     @property
     def bytes(self) -> int:
@@ -65,12 +75,12 @@ def _column(instant: Instant, rows_by_kind: dict[str, list[tuple[str, int]]]) ->
     return InstantColumn(instant.title or instant.name, instant.phase, slices)
 
 
-def note(one: InstantColumn, part: KindSlice) -> str:
-    """The tooltip of a slice: its kind, its bytes, and its three largest entries."""
-    largest = ", ".join(f"{name} {size / GIB:,.2f}" for name, size in part.entries[:3])
-    rest = len(part.entries) - 3
-    more = f" and {rest} more" if rest > 0 else ""
-    return (
-        f"{one.title}\n{TITLES[part.kind]}: {part.bytes / GIB:,.2f} GiB ({part.bytes:,} bytes)\n"
-        f"{largest}{more}"
-    )
+def note(one: InstantColumn) -> str:
+    """The tooltip of a column: its kinds, and the largest entry of each."""
+    lines = [f"{one.title}: {one.bytes / GIB:,.2f} GiB"]
+    for part in reversed(one.slices):
+        if part.bytes:
+            largest = "".join(f": {name} {size / GIB:,.2f}" for name, size in part.entries[:1])
+            more = f" and {len(part.entries) - 1} more" if len(part.entries) > 1 else ""
+            lines.append(f"{TITLES[part.kind]} {part.bytes / GIB:,.2f}{largest}{more}")
+    return "\n".join(lines)

@@ -33,7 +33,7 @@ from .html_tables import num_cells, remarks_list, size, table, text
 from .instants import InstantColumn, KindSlice
 from .lines import BAD, count, gib
 from .patterns import TITLES
-from .picture import CHARACTER, drawing
+from .picture import drawing
 from .plan.figures import plan_columns
 from .plan.page import HEIGHT as SCATTER_HEIGHT
 from .plan.page import WIDTH as SCATTER_WIDTH
@@ -42,6 +42,7 @@ from .plan.text import space_words
 from .plan.words import change_words, engine_words, question_words, setup_words, setups_apart
 from .reading import read_words
 from .standalone import THEMES, tokens
+from .svg import CHARACTER
 
 TRAINED, SERVED = (PARAM, GRAD, OPTIM, ACT, RUNTIME), (PARAM, CACHE, ACT)
 WIDTH, HEIGHT = 680, 120  # pixels of the small picture, and of its plot

@@ -13,43 +13,21 @@ from itertools import groupby
 from textwrap import wrap
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ..estimates.node import PhaseMemory
 from ..ledger.units import GIB
 from ..tools.translation.arguments import tables
 from .instants import InstantColumn, note
-from .svg import round_step, svg_text
+from .life_picture import life, life_height
+from .svg import CHARACTER, PlotFrame, round_step, svg_text
 
 Columns = Sequence[InstantColumn]
 PHASES = tables(__file__)  # names, from the longest
 OFF_SCALE = 0.2  # if all columns are below this share of the card, the limit is not on the scale
+BAR = 40  # pixels; columns that are narrower have no gap between them
 WIDE = 700  # pictures from this width on have whole words
 TITLE = "Memory of one GPU over time"
-CHARACTER = 0.58  # average width of a character, in font sizes
-
-
-class PlotFrame(Struct, frozen=True):
-    """The position of the plot in the picture, and its scale: `top_bytes` at its top."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    num_columns: int
-    top_bytes: float
-
-    @property
-    def step(self) -> float:
-        """The width of one column."""
-        return self.width / self.num_columns
-
-    @property
-    def bottom(self) -> float:
-        """The y coordinate of zero bytes."""
-        return self.top + self.height
-
-    def y(self, num_bytes: float) -> float:
-        """The y coordinate of a number of bytes."""
-        return self.bottom - self.height * num_bytes / self.top_bytes
 
 
 def frame(
@@ -61,6 +39,21 @@ def frame(
     left, right, top = (52, 12, 46) if wide else (38, 4, 44)
     height = height or (290 if wide else 230)
     return PlotFrame(left, top, width - left - right, height, len(columns), shown * 1.08)
+
+
+def enlarged(columns: Columns, place: PlotFrame) -> PlotFrame:
+    """The frame with the scale of these columns alone; where they are of nearly the same height, it
+    does not begin at zero.
+    """
+    high, low = max(one.bytes for one in columns), min(one.bytes for one in columns)
+    between = max(high - low, high / 100)
+    beginning = 0.0 if low < between * 2 else low - between / 2
+    return replace(place, top_bytes=high + between * 0.1, low_bytes=beginning)
+
+
+def in_course(columns: Columns) -> bool:
+    """Whether the columns are parts of a step in its course."""
+    return columns[0].first >= 0
 
 
 class Drawing(Struct, frozen=True):
@@ -83,37 +76,57 @@ def drawing(
     height: int = 0,
     titled: bool = True,
     joined: bool = False,
+    whole: int = 0,
+    phases: Sequence[PhaseMemory] = (),
 ) -> Drawing:
-    """The drawing of a step. height: of the plot, or 0; titled: slices have tooltips; joined: all
-    slices of a kind are one path, in its colour without its pattern, which is a tenth of the text.
+    """The drawing of a step.
+
+    - height: of the plot, or 0; titled: columns have tooltips
+    - joined: kinds have their colour without its pattern, and columns no tooltips
+    - whole: bytes of the step's peak, where the columns are a part of it
+    - phases: of the run's life, below it
     """
     wide = width >= WIDE
     place = frame(columns, limit_bytes, width=width, wide=wide, height=height)
-    named = wide and place.step >= 88
+    place = enlarged(columns, place) if whole else place
+    course = in_course(columns)
+    named = wide and place.step >= 88 and not course
     highest = columns[peak]
     description = (
-        f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
-        f"{len(columns)} instants from left to right."
+        f"{peak_words(highest, whole)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
+        f"{len(columns)} {'steps in their order' if course else 'instants from left to right'}."
     )
-    stacks = (line for i, one in enumerate(columns) for line in _stack(one, i, place, titled))
     lines = [
         *_over(limit_bytes, place),
         *_grid(place),
-        *(_paths(columns, place) if joined else stacks),
+        *_areas(columns, place, plain=joined),
+        *(hit_areas(columns, place) if titled and not joined else ()),
         *(line for line in _totals(columns, peak, place) if named),
         *_limit(limit_bytes, columns, peak, place),
-        *_peak(highest, peak, limit_bytes, place),
-        *_labels(columns, peak, place, wide, named),
+        *_peak(peak_words(highest, whole), highest, peak, limit_bytes, place),
+        *(_course_labels(columns, place) if course else ()),
+        *(() if course else _labels(columns, peak, place, wide, named)),
     ]
-    whole = place.bottom + (92 if named else 46)
-    return Drawing(lines, description, width, whole, place, named)
+    bottom = place.bottom + (92 if named else 66 if course else 46)
+    if course:
+        lines += life(phases, place, bottom)
+        bottom += life_height(phases, place.width)
+    return Drawing(lines, description, width, bottom, place, named)
 
 
 def timeline(
-    columns: Columns, peak: int, limit_bytes: int, *, width: int = 1000, name: str = "step"
+    columns: Columns,
+    peak: int,
+    limit_bytes: int,
+    *,
+    width: int = 1000,
+    name: str = "step",
+    phases: Sequence[PhaseMemory] = (),
 ) -> str:
-    """The picture of a step as SVG; `peak` is the index of the column to mark."""
-    drawn = drawing(columns, peak, limit_bytes, width=width)
+    """The picture of a step as SVG; `peak` is the index of the column to mark, `phases` are those
+    of the run's life.
+    """
+    drawn = drawing(columns, peak, limit_bytes, width=width, phases=phases)
     return "\n".join(
         [
             f'<svg class="step" viewBox="0 0 {width} {drawn.height:g}" role="img" '
@@ -127,58 +140,57 @@ def timeline(
 
 
 def hit_areas(columns: Columns, place: PlotFrame) -> Iterator[str]:
-    """A transparent rectangle over each column, for the mouse and for screen readers."""
+    """A transparent rectangle over each column, with what it holds as its tooltip."""
     for i, one in enumerate(columns):
-        label = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
         box = f'x="{place.left + i * place.step:.2f}" y="{place.top}" width="{place.step:.2f}"'
-        says = f'height="{place.height}" role="img" aria-label="{escape(label)}"'
-        yield f'<rect class="hit" data-column="{i}" {box} {says}/>'
+        held = f"<title>{escape(note(one))}</title>"
+        yield f'<rect class="hit" {box} height="{place.height}">{held}</rect>'
 
 
-def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> Iterator[str]:
-    """The slices of one instant, with tooltips if `titled`."""
-    gap = min(10.0, place.step * 0.12)
-    x, level = place.left + index * place.step + gap / 2, 0
-    for part in one.slices:
-        if part.bytes == 0:
-            continue
-        y = place.y(level + part.bytes)
-        height = place.y(level) - y
-        tooltip = f"<title>{escape(note(one, part))}</title>" if titled else ""
-        yield (
-            f'<rect class="slice" data-column="{index}" data-kind="{part.kind}" '
-            f'x="{x:.2f}" y="{y:.4f}" width="{place.step - gap:.2f}" height="{height:.4f}" '
-            f'fill="url(#p-{part.kind})">{tooltip}</rect>'
-        )
-        level += part.bytes
-
-
-def _paths(columns: Columns, place: PlotFrame) -> Iterator[str]:
-    """The slices of every kind at all instants."""
-    gap = min(10.0, place.step * 0.12)
+def _areas(columns: Columns, place: PlotFrame, *, plain: bool) -> Iterator[str]:
+    """An area for each kind, stacked: a staircase, or bars where columns are wide."""
+    gap = _gap(place)
     levels = [0] * len(columns)
-    for number, kind in enumerate(part.kind for part in columns[0].slices):
-        path = ""
-        for i, one in enumerate(columns):
-            low, levels[i] = levels[i], levels[i] + one.slices[number].bytes
-            if levels[i] > low:
-                x, width = place.left + i * place.step + gap / 2, place.step - gap
-                up, down = place.y(levels[i]), place.y(low)
-                path += f"M{x:.1f} {down:.1f}V{up:.1f}h{width:.1f}V{down:.1f}z"
-        if path:
+    for number, part in enumerate(columns[0].slices):
+        sizes = [one.slices[number].bytes for one in columns]
+        if not any(sizes):
+            continue
+        above = [low + size for low, size in zip(levels, sizes, strict=True)]
+        low, high = ([f"{place.y(one):.2f}" for one in ends] for ends in (levels, above))
+        lefts = [f"{place.left + i * place.step + gap / 2:.2f}" for i in range(len(columns) + 1)]
+        if gap:
+            path = "".join(
+                f"M{x} {bottom}V{top}h{place.step - gap:.2f}V{bottom}z"
+                for x, bottom, top in zip(lefts, low, high, strict=False)
+            )
+        else:
+            over = "".join(f"V{y}H{x}" for y, x in zip(high, lefts[1:], strict=True))
+            under = "".join(f"V{y}H{x}" for y, x in zip(low[::-1], lefts[-2::-1], strict=True))
+            path = f"M{lefts[0]} {low[0]}{over}{under}z"
+        kind = part.kind
+        look = f'fill="url(#p-{kind})"'
+        if plain:
             yield f'<path class="slice k-{kind}" d="{path}"/>'
+        else:
+            yield f'<path class="slice" data-kind="{kind}" d="{path}" {look}/>'
+        levels = above
 
 
-def ticks(top_bytes: float) -> list[float]:
-    """Round levels in GiB, four to eight of them, from 0."""
-    top = top_bytes / GIB
-    step = round_step(top, 4, 6)
-    return [i * step for i in range(int(top / step) + 1)]
+def _gap(place: PlotFrame) -> float:
+    """Pixels between two columns; none where they are a staircase."""
+    return 0.0 if place.step < BAR else min(10.0, place.step * 0.12)
+
+
+def ticks(top_bytes: float, low_bytes: float = 0) -> list[float]:
+    """Round levels in GiB between two, four to eight of them."""
+    top, low = top_bytes / GIB, low_bytes / GIB
+    step = round_step(top - low, 4, 6)
+    return [i * step for i in range(math.ceil(low / step), int(top / step) + 1)]
 
 
 def _grid(place: PlotFrame) -> Iterator[str]:
     right = place.left + place.width
-    for level in ticks(place.top_bytes):
+    for level in ticks(place.top_bytes, place.low_bytes):
         y = place.y(level * GIB)
         yield f'<path class="grid" d="M{place.left} {y:.1f}H{right}"/>'
         yield svg_text(place.left - 7, f"{y + 4:.1f}", f"{level:,.6g}", kind="tick")
@@ -223,20 +235,22 @@ def _limit_spot(
     return spots[far[0]][0], place.top - 8, far[0]
 
 
-def peak_words(one: InstantColumn) -> str:
-    """The label of the highest instant."""
-    return f"peak {one.bytes / GIB:,.2f} GiB: {one.title}"
+def peak_words(one: InstantColumn, whole: int = 0) -> str:
+    """The label of the highest instant; `whole`: bytes of the step's, where it may be another."""
+    word = "highest here" if one.bytes < whole else "peak"
+    return f"{word} {one.bytes / GIB:,.2f} GiB: {one.title}"
 
 
-def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) -> Iterator[str]:
+def _peak(
+    words: str, one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame
+) -> Iterator[str]:
     """An outline around the highest instant, and its label, placed clear of the limit's line."""
     x, y = place.left + (index + 0.5) * place.step, place.y(one.bytes)
-    gap = min(10.0, place.step * 0.12)
+    gap = _gap(place)
     start, size = x - place.step / 2 + gap / 2, f'height="{place.bottom - y:.2f}"'
     yield f'<rect class="peak" x="{start:.2f}" y="{y:.2f}" width="{place.step - gap:.2f}" {size}/>'
     above = place.y(limit_bytes) < y - 50 and y > place.top + 30
     base = y - 26 if above else place.top - 30.0
-    words = peak_words(one)
     if len(words) * CHARACTER * 13 > place.width:
         words = words.partition(":")[0]
     half = len(words) * CHARACTER * 13 / 2
@@ -283,11 +297,71 @@ def _labels(
         first += count
 
 
-def _phase(phase: str, first: int, count: int, place: PlotFrame, y: float) -> Iterator[str]:
+LABEL = 26  # pixels from one layer's number to the next
+AXIS = (
+    "time: each step of the staircase is one layer, at its highest moment",
+    "time, layer by layer",
+)
+ZOOMED = ("time: each step is some allocations and frees, in their order", "time, by allocations")
+MERGED = (
+    "time: each step is several layers, at their highest moment",
+    "time, several layers a step",
+)
+
+
+def _course_labels(columns: Columns, place: PlotFrame) -> Iterator[str]:
+    """Layers under the columns, the phases, and what the axis is."""
+    merged = any(one.last > one.first for one in columns)
+    runs = [*_layer_runs(columns, place)]
+    last, width = max(layer for layer, _, _ in runs), min(size for _, _, size in runs)
+    every = next((n for n in (1, 2, 4, 5, 8, 10, 16, 20, 32) if n * width >= LABEL), 64)
+    ends = [run for run in runs if run[0] in (1, last)]
+    inner = [run for run in runs if run[0] and not run[0] % every and not merged]
+    shown: list[float] = []
+    yield svg_text(place.left - 7, place.bottom + 16, "layer", kind="tick")
+    for layer, start, size in (*ends, *inner):
+        x = start + size / 2
+        if layer and all(abs(x - other) >= LABEL for other in shown):
+            shown.append(x)
+            yield svg_text(f"{x:.2f}", place.bottom + 16, layer, kind="number")
+    for layer, start, size in runs if width > 3 * LABEL else ():
+        if start > place.left:
+            yield f'<path class="grid" d="M{start:.2f} {place.top}V{place.bottom + 8}"/>'
+        if not layer and "loss" in columns[int((start + 1 - place.left) / place.step)].title:
+            yield svg_text(f"{start + size / 2:.2f}", place.bottom + 16, "loss", kind="number")
+    first = 0
+    several = len({one.micro_batch for one in columns if one.micro_batch >= 0}) > 1
+    for (phase, batch), group in groupby(columns, key=lambda c: (c.phase, c.micro_batch)):
+        count = len(list(group))
+        more = f", micro-batch {batch + 1}" if several and batch >= 0 else ""
+        yield from _phase(phase, first, count, place, place.bottom + 22, more)
+        first += count
+    parts = len({one.first for one in columns if one.layer}) < len([c for c in columns if c.layer])
+    words = ZOOMED if parts else MERGED if merged else AXIS
+    said = words[len(words[0]) * 12 * CHARACTER > place.width]
+    x = place.left + place.width
+    yield svg_text(f"{x:g}", f"{place.bottom + 60:g}", f"{said} →", kind="tick")
+
+
+def _layer_runs(columns: Columns, place: PlotFrame) -> Iterator[tuple[int, float, float]]:
+    """Columns of one layer: the layer, where they begin, and how wide they are."""
+    start = place.left
+    for (layer, _, _), group in groupby(columns, key=lambda c: (c.layer, c.phase, c.micro_batch)):
+        width = len(list(group)) * place.step
+        yield layer, start, width
+        start += width
+
+
+def _phase(
+    phase: str, first: int, count: int, place: PlotFrame, y: float, more: str = ""
+) -> Iterator[str]:
+    """A bracket under some columns, and the longest name of their phase that fits; `more` is added
+    to it where that fits, too.
+    """
     x, width = place.left + first * place.step + 2, count * place.step - 4
     yield f'<path class="phase" d="M{x:.2f} {y:.1f}v4h{width:.2f}v-4"/>'
-    for word in PHASES[phase]:
-        if len(word) * 12 * CHARACTER <= width + 4:
+    for word in (*([PHASES[phase][0] + more] if more else []), *PHASES[phase]):
+        if len(word) * 12 * CHARACTER <= width + (0 if more else 4):
             middle = x + width / 2
             yield f'<text class="phase-name" x="{middle:.2f}" y="{y + 18:.1f}">{word}</text>'
             return

@@ -21,8 +21,9 @@ from .html import asset, estimate_page, verdict_parts
 from .html_tables import text
 from .lines import gib
 from .patterns import patterns, titles
-from .picture import CHARACTER, TITLE, drawing
+from .picture import TITLE, drawing
 from .serving.html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, cell_map, has_cache_space
+from .svg import CHARACTER
 
 THEMES = ("light", "dark")
 TONES = {"fits": "good", "unsure": "warn", "fails": "bad"}
@@ -138,7 +139,7 @@ def _step(estimate: Estimate, width: int, colours: dict[str, str]) -> Iterator[S
     """The picture of the step, and its legend."""
     page = estimate_page(estimate)
     limit = page.result.gpu_memory_bytes
-    drawn = drawing(page.columns, page.peak, limit, width=width)
+    drawn = drawing(page.columns, page.peak, limit, width=width, phases=page.result.phases)
     yield SvgBlock(drawn.lines, drawn.height, "step")
     yield _legend(titles(estimate.ledger).items(), width, colours["ink"])
 

@@ -5,6 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec import Struct
+
+CHARACTER = 0.58  # average width of a character, in font sizes
+
+
+class PlotFrame(Struct, frozen=True):
+    """The position of the plot in the picture, and its scale: `top_bytes` at its top, `low_bytes`
+    at its bottom.
+    """
+
+    left: float
+    top: float
+    width: float
+    height: float
+    num_columns: int
+    top_bytes: float
+    low_bytes: float = 0
+
+    @property
+    def step(self) -> float:
+        """The width of one column."""
+        return self.width / self.num_columns
+
+    @property
+    def bottom(self) -> float:
+        """The y coordinate of the lowest bytes."""
+        return self.top + self.height
+
+    def y(self, num_bytes: float) -> float:
+        """The y coordinate of a number of bytes."""
+        share = (num_bytes - self.low_bytes) / (self.top_bytes - self.low_bytes)
+        return self.bottom - self.height * max(0.0, share)
+
 
 def svg_text(x: object, y: object, words: object, *, kind: str = "", anchor: str = "") -> str:
     """A text at a point, which is written as it is given; `kind` is its class."""

@@ -79,24 +79,6 @@ class HeadroomBody(Struct, frozen=True):
     room: str
 
 
-class LookSlice(Struct, frozen=True):
-    """What one kind takes in a column, and its largest entries."""
-
-    kind: str
-    title: str
-    bytes: int
-    entries: list[tuple[str, int]]
-
-
-class LookColumn(Struct, frozen=True):
-    """One moment of the picture."""
-
-    title: str
-    phase: str
-    bytes: int
-    slices: list[LookSlice]
-
-
 class CheckBody(Struct, frozen=True, omit_defaults=True):
     """Whether a command fits, with the exit code of `check`; of several, the worst of `answers`.
 
@@ -269,17 +251,6 @@ class DiagnosisBody(Struct, frozen=True):
     notes: list[str]
     verdict: str
     summary: str
-
-
-class Look(Struct, frozen=True):
-    """What the page shows: the result, the settings that hold, pieces of HTML by name, what lies
-    behind the picture.
-    """
-
-    result: MemoryResult
-    settings: dict[str, Any]
-    parts: dict[str, str]
-    columns: list[LookColumn]
 
 
 class PastedText(Struct, frozen=True, forbid_unknown_fields=True):

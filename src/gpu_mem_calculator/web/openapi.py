@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from .. import __version__
 from ..advice.serving.answers import Answers
@@ -21,8 +22,70 @@ from .plan_question import PlanAsked, PlansReply
 from .route_document import PRESETS, RUN_OR_TEXT, TITLES, RouteDocument
 from .worker_messages import BINARY, JSON
 
+
+class LookSlice(Struct, frozen=True):
+    """What one kind takes in a column, and its largest entries."""
+
+    kind: str
+    bytes: int
+    entries: list[tuple[str, int]]
+
+
+class LookColumn(Struct, frozen=True):
+    """One moment of the picture."""
+
+    title: str
+    phase: str
+    bytes: int
+    slices: list[LookSlice]
+    first: int
+    last: int
+
+
+class LookZoom(Struct, frozen=True):
+    """The part of a step that the picture shows."""
+
+    columns: list[LookColumn]
+    peak: int
+
+
+class LookPlace(Struct, frozen=True):
+    """Where the picture's plot is, in pixels; `top_bytes` are at its top, `low_bytes` below."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    num_columns: int
+    top_bytes: float
+    low_bytes: float
+
+
+class Look(Struct, frozen=True):
+    """What the page shows: the result, the settings that hold, pieces of HTML by name, what lies
+    behind the picture.
+
+    - columns: of the picture, first and last part of the step that each shows, -1 where it is none
+    - peak: the highest column; zoom: what is drawn, where that is a part; place: and where
+    - stretches: how many parts the step has; 0: it is not drawn in its course
+    - instants: the titles of the ledger's; titles: of each kind
+    """
+
+    result: MemoryResult
+    settings: dict[str, Any]
+    parts: dict[str, str]
+    columns: list[LookColumn]
+    peak: int
+    zoom: LookZoom | None
+    place: LookPlace
+    stretches: int
+    instants: list[str]
+    titles: dict[str, str]
+
+
+LOOK = (LookSlice, LookColumn, LookZoom, LookPlace, Look)
 # Every type that the description names.
-TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *ALL)
+TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *LOOK, *ALL)
 
 
 ABOUT = (

@@ -22,6 +22,7 @@ Parameters = dict[str, dict[str, Any]]  # of OpenAPI, by name
 QUERY: Parameters = _TABLES["query"]
 WORDS: Parameters = _TABLES["words"]  # of the path
 QUERY["contexts"]["schema"]["pattern"] = QUERY["concurrency"]["schema"]["pattern"] = NUMBERS
+QUERY["stretches"]["schema"]["pattern"] = f"^({NUMBER},{NUMBER})?$"
 WORDS["format"]["schema"]["enum"] = list(EXPORTS)
 
 
@@ -47,6 +48,17 @@ def width(options: Options) -> int:
     if not re.fullmatch(NUMBER, text) or not low <= int(text) <= high:
         raise InputError(f"width={text[:20]!r} must be a whole number from {low} to {high}")
     return int(text)
+
+
+def window(options: Options) -> tuple[int, int] | None:
+    """The first and the last stretch of a step, counted from 0; None: all."""
+    found = numbers(options, "stretches")
+    if not found:
+        return None
+    if len(found) != 2 or found[0] > found[1]:
+        text = options["stretches"][:20]
+        raise InputError(f"stretches={text!r} must be the first and the last one, such as 30,36")
+    return found[0] - 1, found[1] - 1
 
 
 def numbers(options: Options, name: str) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ from .export import export
 from .logs import log_fault, start_logs
 from .offered_changes import offered_changes
 from .offers import refused_choices, settings_that_hold
-from .options import Options, is_true, numbers, one_of, width
+from .options import Options, is_true, numbers, one_of, width, window
 from .pasted_text import FilesWantedError, asked, diagnosed, read_pasted, text_and_files
 from .plan_question import plans_reply
 from .settings import ServiceSettings, from_environment
@@ -199,7 +199,8 @@ def page_parts(body: Any, options: Options) -> Any:
     estimate = _estimate(body, replay=replayed)
     decided = replayed or bool(estimate.served)
     found = answers(estimate, changes=decided) if estimate.serves else None
-    parts = look(estimate, found, width=pixels, pending=not replayed)
+    shown = window(options)
+    parts = look(estimate, found, width=pixels, pending=not replayed, window=shown)
     return {"result": estimate.result, "settings": settings_that_hold(estimate), **parts}
 
 

@@ -28,6 +28,7 @@ from ...run.run import Run
 from ...run.served import SERVE
 from ..calculator import STEP, Estimate
 from ..stage_replay import with_block_rounding
+from .textbook import TextbookFormula, textbook
 from .worked_formula import AliveGroup, group_term
 
 
@@ -127,7 +128,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
     """One entry: what it is, its formula with letters and with numbers, when, and who says so.
 
     `words` is the arithmetic of all copies at the peak, `6.74 B parameters × 4 bytes / 8 GPUs =
-    3.14 GiB`; empty where no such product gives the bytes.
+    3.14 GiB`, and `short` the same with letters; empty where no such product gives the bytes.
     `alive` gives the copies at each instant, by the instant's title, in the order of a step;
     `parts` what one copy is made of: name, bytes, formula.
     """
@@ -145,6 +146,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
     source: str
     parts: tuple[tuple[str, int, str], ...] = ()
     words: str = ""
+    short: str = ""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -152,7 +154,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     `letters` are the sizes that formulas name, `meanings` what they stand for. `symbolic` is False
     where the engine's formulas are not written with letters: a server's are words and numbers, and
-    `token_formula` is its KV cache of one token; others show plain numbers.
+    `token_formula` is its KV cache of one token; others show plain numbers. `textbook` has the
+    published formulas for the same.
     """
 
     peak: str
@@ -167,6 +170,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     token_formula: str = ""
     verdict: str = ""
     summary: str = ""
+    textbook: tuple[TextbookFormula, ...] = ()
 
 
 def explain(estimate: Estimate) -> Explanation:
@@ -194,6 +198,7 @@ def explain(estimate: Estimate) -> Explanation:
         token_formula=token_formula(estimate),
         verdict=estimate.result.verdict,
         summary=estimate.result.summary,
+        textbook=textbook(estimate),
     )
 
 
@@ -202,7 +207,9 @@ def _with_words(estimate: Estimate, entry: ExplainedEntry) -> ExplainedEntry:
     name = entry.name.rpartition(": ")[2]
     alive = AliveGroup(entry.kind, name, entry.copies_at_peak, entry.bytes_at_peak)
     term = group_term(estimate, alive) if entry.bytes_at_peak else None
-    return replace(entry, words=f"{term.product} {term.figure}") if term and term.product else entry
+    if term is None or not term.product:
+        return entry
+    return replace(entry, words=f"{term.product} {term.figure}", short=term.letters)
 
 
 def _outside_entry(place: str, name: str, size: int, source: str) -> ExplainedEntry:
@@ -289,9 +296,19 @@ def _explain_entry(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
         bytes_at_peak=copies * int(entry.bytes),
         alive=alive,
         always=step <= alive.keys() and set(alive.values()) == {1},
-        source=str(entry.source),
+        source=_written_out(str(entry.source)),
         parts=tuple((name, int(size), _formula(size)) for name, size in entry.parts),
     )
+
+
+FOLDERS = {" F/": " distributed/fsdp/_fully_shard/", " D/": " distributed/fsdp/"}
+
+
+def _written_out(source: str) -> str:
+    """A source with whole paths in place of the letters that stand for folders of torch."""
+    for letter, folder in FOLDERS.items():
+        source = source.replace(letter, folder)
+    return source
 
 
 def _merge_entries(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:

@@ -7,6 +7,7 @@ ledger. A product that is not quite the bytes, because of padding or small tenso
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,12 +47,20 @@ class AliveGroup(Struct, frozen=True):
     bytes: int
 
 
+class Product(NamedTuple):
+    """A product with numbers and its sign, and with letters; empty texts where there is none."""
+
+    numbers: str = ""
+    letters: str = ""
+
+
 class FormulaTerm(Struct, frozen=True):
     """A part of a kind: its bytes, and the product that gives them, or an empty text."""
 
     name: str
     product: str
     bytes: int
+    letters: str = ""
 
     @property
     def figure(self) -> str:
@@ -74,9 +83,9 @@ def kind_terms(estimate: Estimate, kind: str, instant: str) -> list[FormulaTerm]
     """
     groups = _alive_groups(estimate.ledger.entries, kind, instant)
     total = sum(group.bytes for group in groups)
-    whole = _exact_product(estimate, kind, total) if kind in WHOLE else ""
+    whole = _exact_product(estimate, kind, total) if kind in WHOLE else None
     if whole:
-        return [FormulaTerm("", whole, total)]
+        return [FormulaTerm("", whole.numbers, total, whole.letters)]
     terms = sorted((group_term(estimate, group) for group in groups), key=lambda term: -term.bytes)
     small = min(SMALL * total, 0.01 * GIB)
     shown = [term for term in terms[:FEW] if term.bytes >= small]
@@ -102,10 +111,11 @@ def _alive_groups(entries: Iterable[Entry], kind: str, instant: str) -> list[Ali
 
 def group_term(estimate: Estimate, group: AliveGroup) -> FormulaTerm:
     """The term of some entries of one kind and name."""
-    return FormulaTerm(group.name, next(_products(estimate, group), ""), group.bytes)
+    found = next(_products(estimate, group), Product())
+    return FormulaTerm(group.name, found.numbers, group.bytes, found.letters)
 
 
-def _products(estimate: Estimate, group: AliveGroup) -> Iterator[str]:
+def _products(estimate: Estimate, group: AliveGroup) -> Iterator[Product]:
     """Products that give the bytes, the best first."""
     kind, name, total = group.kind, group.name, group.bytes
     if kind == COMM and name.startswith("gradient"):
@@ -119,14 +129,14 @@ def _products(estimate: Estimate, group: AliveGroup) -> Iterator[str]:
         serving = estimate.result.serving
         product = serving.kv_tokens * serving.kv_bytes_per_token
         words = f"{serving.kv_tokens:,} tokens × {serving.kv_bytes_per_token:,} bytes"
-        yield from _written(words, product, total)
+        yield from _written(words, product, total, "tokens × bytes a token")
     if kind == ACT and name.startswith(KEPT):
         yield from _layers_product(estimate, group.copies, total)
     if kind == ACT and "logits" in name:
         yield from _logits_product(estimate, total)
 
 
-def _layers_product(estimate: Estimate, copies: int, total: int) -> Iterator[str]:
+def _layers_product(estimate: Estimate, copies: int, total: int) -> Iterator[Product]:
     """What layers keep for backward, by the token."""
     run = estimate.resolved.run
     tokens = int(run.batch) * int(run.seq)
@@ -135,42 +145,47 @@ def _layers_product(estimate: Estimate, copies: int, total: int) -> Iterator[str
     on_stage = estimate.result.stages[estimate.result.busiest_stage].num_layers
     saved = "saved " * (copies > on_stage)  # of several micro-batches
     layers = f"{copies:,} {saved}layer{'s' * (copies > 1)}"
-    yield from _written(
-        f"{layers} × {shown} tokens × {each:,} bytes", copies * tokens * each, total
-    )
+    words = f"{layers} × {shown} tokens × {each:,} bytes"
+    letters = f"layers × b × s × {each:,} bytes"
+    yield from _written(words, copies * tokens * each, total, letters)
 
 
-def _logits_product(estimate: Estimate, total: int) -> Iterator[str]:
+def _logits_product(estimate: Estimate, total: int) -> Iterator[Product]:
     """Logits in their copies: tokens × vocabulary × bytes."""
     run = estimate.resolved.run
     tokens, vocabulary = int(run.batch) * int(run.seq), int(run.arch.vocab)
     each = 2 * round(total / (2 * tokens * vocabulary))
     words = f"{tokens:,} tokens × vocabulary of {vocabulary:,} × {each} bytes"
-    yield from _written(words, tokens * vocabulary * each, total)
+    yield from _written(words, tokens * vocabulary * each, total, f"b × s × v × {each} bytes")
 
 
-def _written(words: str, product: float, total: int) -> Iterator[str]:
+def _written(words: str, product: float, total: int, letters: str) -> Iterator[Product]:
     """The product with its sign, if it gives the bytes."""
     error = abs(product - total)
     if error <= NEAR * total:
-        yield f"{words} {'=' if error <= EQUAL * total else '≈'}"
+        yield Product(f"{words} {'=' if error <= EQUAL * total else '≈'}", letters)
 
 
-def _exact_product(estimate: Estimate, kind: str, total: int, *, adapter: bool = False) -> str:
+def _exact_product(
+    estimate: Estimate, kind: str, total: int, *, adapter: bool = False
+) -> Product | None:
     """Weights, gradients or optimizer states as parameters × bytes / GPUs."""
     found = parameter_product(estimate, kind, total, adapter=adapter)
     if found is None:
-        return ""
+        return None
     each = f"{found.bytes_each} byte{'s' * (found.bytes_each > 1)}"
     shared = "" if found.ranks == 1 else f" / {found.ranks:,} GPUs"
     words = f"{count(found.num_parameters)} {found.noun} × {each}{shared}"
-    return next(_written(words, found.bytes, total), "")
+    axes = "tp × pp" if estimate.served else "dp"
+    letters = f"{each} × P" + ("" if found.ranks == 1 else f" / ({axes})")
+    return next(_written(words, found.bytes, total, letters.replace("(dp)", "dp")), None)
 
 
-def _average_product(estimate: Estimate, total: int) -> str:
+def _average_product(estimate: Estimate, total: int) -> Product:
     """Packed weights: some are 4 bits with their scales, others are not packed."""
     number = estimate.result.num_parameters
-    return f"{count(number)} parameters × {total / number:.3g} bytes on average ="
+    each = f"{total / number:.3g} bytes"
+    return Product(f"{count(number)} parameters × {each} on average =", f"{each} × P")
 
 
 def parameter_product(
@@ -197,10 +212,10 @@ def _sharing_ranks(estimate: Estimate, kind: str) -> tuple[int, ...]:
     run = estimate.resolved.run
     if estimate.served:
         return (int(run.mesh.tp) * int(run.mesh.pp), 1)
-    return (int(run.mesh.dp), 1) if _is_sharded(run.options, kind) else (1,)
+    return (int(run.mesh.dp), 1) if is_sharded(run.options, kind) else (1,)
 
 
-def _is_sharded(options: Options, kind: str) -> bool:
+def is_sharded(options: Options, kind: str) -> bool:
     """Whether the options shard a kind of state over the data-parallel ranks."""
     if "zero_stage" in options:
         return bool(options["zero_stage"] >= {OPTIM: 1, GRAD: 2, PARAM: 3}[kind])

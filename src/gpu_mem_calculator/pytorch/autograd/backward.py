@@ -128,7 +128,8 @@ class BackwardPass:
                 if value is op.casts:
                     casts.append(value)
                 elif value.param:
-                    weight_grads.append((value.bytes, recorder.weight(value.bytes)))
+                    named = f"gradient of {value.name}"
+                    weight_grads.append((value.bytes, recorder.weight(value.bytes, named)))
                     self.shared = weight_grads[-1][1] if value.waits else self.shared
                 elif op.passes and value.bits == op.outs[0].bits:
                     gradients[0].references += 1
@@ -167,10 +168,14 @@ class BackwardPass:
                 if self.references[value.base] == 0:
                     self.recorder.free(self.ids[value.base])
 
+    def _gradient_of(self, value: Value) -> int:
+        """Allocate the gradient of an activation."""
+        return self.recorder.make(value.bytes, f"gradient of {value.name}")
+
     def _make_gradient(self, value: Value, op: Op) -> PendingGradient:
         """A new tensor for an input's gradient, and before it the one that is yet to be scaled."""
         unscaled = self.recorder.make(value.bytes) if op.scales else None
-        made = PendingGradient(self.recorder.make(value.bytes), view=op.views)
+        made = PendingGradient(self._gradient_of(value), view=op.views)
         if unscaled is not None:
             self.see(EMPTY, EMPTY)
             self.recorder.free(unscaled)
@@ -236,7 +241,7 @@ class BackwardPass:
                 if self.references[index] == sum(v.base == index for v in op.saves):
                     self.references[index] = 0
                     self.recorder.free(self.ids[index])
-        cast = [PendingGradient(self.recorder.make(value.bytes)) for value in casts]
+        cast = [PendingGradient(self._gradient_of(value)) for value in casts]
         work += self.recorder.work(() if op.settle is None else (op.settle,))
         self.see(new_bytes, op.back_temp)
         if self.hooks:
@@ -260,7 +265,7 @@ class BackwardPass:
         else:
             apart = first.references > 1 or first.view  # the sum is a new tensor
             if apart:
-                self.grads[value.index] = PendingGradient(self.recorder.make(value.bytes))
+                self.grads[value.index] = PendingGradient(self._gradient_of(value))
             self.see(EMPTY, EMPTY)
             self.release(gradient)
             if apart:
@@ -297,4 +302,5 @@ class BackwardPass:
             back_calls=tuple(self.recorder.calls),
             work=tuple(self.recorder.works),
             recompute_at=self.recompute_at,
+            names=tuple(self.recorder.names),
         )

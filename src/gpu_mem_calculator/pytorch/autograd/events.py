@@ -40,6 +40,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - given: tensors besides `entry` that exist before forward, which frees them
     - entry_saved_before: the block before it saves `entry`, and counts it
     - until_forward_ends: tensors of forward that are freed when the model's forward ends
+    - names: (tensor, its name on the tape), where it has one
     """
 
     sizes: tuple[Bytes, ...]
@@ -62,6 +63,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     given: tuple[int, ...] = ()
     entry_saved_before: bool = False
     until_forward_ends: tuple[int, ...] = ()
+    names: tuple[tuple[int, str], ...] = ()
 
     @property
     def entry_bytes(self) -> Bytes:
@@ -117,7 +119,16 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
 class EventRecorder:
     """Records events, and counts the bytes of activations that are alive (`act`)."""
 
-    __slots__ = ("act", "calls", "events", "forward_calls", "forward_matmul", "sizes", "works")
+    __slots__ = (
+        "act",
+        "calls",
+        "events",
+        "forward_calls",
+        "forward_matmul",
+        "names",
+        "sizes",
+        "works",
+    )
 
     def __init__(self) -> None:
         self.sizes: list[Bytes] = []
@@ -127,6 +138,7 @@ class EventRecorder:
         self.forward_matmul = -1
         self.act: Bytes = EMPTY
         self.works: list[int] = []
+        self.names: list[tuple[int, str]] = []
 
     def forward_only(self, left: Iterable[int]) -> BlockEvents:
         """What was recorded as a block without input, output and backward; `left` stays alive."""
@@ -163,16 +175,18 @@ class EventRecorder:
         self.sizes.append(size)
         return len(self.sizes) - 1
 
-    def weight(self, size: Bytes) -> int:
+    def weight(self, size: Bytes, name: str = "") -> int:
         """Allocate a tensor that is not an activation, such as a weight's gradient."""
         tensor = self.number(size)
         self.events.append(tensor)
+        if name:
+            self.names.append((tensor, name))
         return tensor
 
-    def make(self, size: Bytes) -> int:
+    def make(self, size: Bytes, name: str = "") -> int:
         """Allocate an activation."""
         self.act = self.act + size
-        return self.weight(size)
+        return self.weight(size, name)
 
     def free(self, tensor: int) -> None:
         """Free an activation."""

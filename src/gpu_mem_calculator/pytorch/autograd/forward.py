@@ -73,7 +73,7 @@ def run_forward(
             more = [v for v in op.saves if v.base in stays and v.base not in ids and v not in made]
             made = [*more, *made] if op.mask_first else [*made, *more]
         for value in made:
-            ids[value.index] = recorder.make(value.bytes)
+            ids[value.index] = recorder.make(value.bytes, value.name)
         if op.matmul and recorder.forward_matmul < 0:
             recorder.forward_matmul = len(recorder.events)
         work += recorder.work(pieces if op.inside else ())
@@ -178,6 +178,7 @@ def inference_pass(
         exit=ids[exit_.base],
         forward=tuple(recorder.events),
         work=tuple(recorder.works),
+        names=tuple(recorder.names),
     )
     return ForwardPass(
         moment=peak,

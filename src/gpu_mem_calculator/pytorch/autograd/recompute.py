@@ -137,7 +137,7 @@ class PartRecompute(Recompute):
             for value in (*op.outs, *op.saves):
                 needed = value in op.outs or value.base in wanted
                 if value.base == value.index and value.index not in alive and needed:
-                    alive[value.index] = recorder.make(value.bytes)
+                    alive[value.index] = recorder.make(value.bytes, value.name)
             self.back.see(EMPTY, op.temp)
             recorder.over(work)
             for index in [n for n in alive if last_use.get(n) == i and n not in stays]:

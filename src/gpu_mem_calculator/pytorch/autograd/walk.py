@@ -219,5 +219,6 @@ def walk_once(
         calls=tuple(recorder.calls),
         forward_matmul=recorder.forward_matmul,
         work=tuple(recorder.works),
+        names=tuple(recorder.names),
     )
     return peak, events

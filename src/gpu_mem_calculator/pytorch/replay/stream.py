@@ -30,6 +30,7 @@ class AllocationStream(Struct):
     - `streams`: the CUDA stream that tensor i is allocated on, 0 is the default; empty: all on 0.
     - `marks`: (number of events before it, name): the end of a phase, where the host waits for
       the GPU and peak statistics are reset.
+    - `visits`: (instant, number of events up to its end): what was written at each instant.
     - `empties`: numbers of events after which `empty_cache` was called: every segment that is not
       in use is returned to the driver.
     - `uses`: `record_stream` calls, as (tensor, CUDA stream, end). After its free, the block cannot
@@ -41,6 +42,7 @@ class AllocationStream(Struct):
     events: Integers = field(default_factory=partial(array, "q"))
     streams: list[int] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
+    visits: list[tuple[str, int]] = field(default_factory=list)
     uses: list[tuple[int, int, int]] = field(default_factory=list)
     empties: list[int] = field(default_factory=list)
 

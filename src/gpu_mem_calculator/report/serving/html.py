@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...advice.serving.answers import Answers
 from ...advice.serving.changes import ServingChange
@@ -57,9 +58,10 @@ def serving_parts(estimate: Estimate, answers: Answers, *, width: int = WIDTH) -
         return {"changes": _changes(answers)}
     parts = {}
     if has_cache_space(estimate):
+        shown = answers.matrix if width == WIDTH else fewer_users(answers.matrix, width)
         parts["room"] = (
             f"{_figures(serving) if serving else ''}"
-            f"<figure>{heat_map(answers.matrix, width=width)}"
+            f"<figure>{heat_map(shown, width=width)}"
             f"<figcaption>{CAPTION}{'' if serving else f' {TENSORS}'}</figcaption></figure>"
             "<details><summary>The same as a table</summary>"
             f"{_matrix_table(answers.matrix)}</details>"
@@ -97,6 +99,17 @@ class CellMap(Struct, frozen=True):
     height: int
 
 
+def fewer_users(matrix: CapacityMatrix, width: int) -> CapacityMatrix:
+    """The matrix with as many numbers of users as a map of this width has room for."""
+    room = max(2, (width - LEFT - RIGHT) // LEAST_CELL)
+    every = -(-len(matrix.concurrencies) // room)
+    return replace(
+        matrix,
+        concurrencies=matrix.concurrencies[::every],
+        shares=tuple(row[::every] for row in matrix.shares),
+    )
+
+
 def cell_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
     """The map: a row for each context, a column for each number of sequences.
 
@@ -128,7 +141,13 @@ def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
     """The map as SVG in a scrolling box."""
     cells = cell_map(matrix, width=width)
     columns = len(matrix.concurrencies)
-    kind = "heat" if columns <= FEW else "heat many" if cells.width <= WIDTH else "heat most"
+    kind = (
+        "heat"
+        if columns <= FEW or cells.width <= width < WIDTH
+        else "heat many"
+        if cells.width <= WIDTH
+        else "heat most"
+    )
     return (
         f'<div class="scroll"><svg class="{kind}" width="{cells.width}" height="{cells.height}" '
         f'viewBox="0 0 {cells.width} {cells.height}" role="img" aria-label="{MAP_TITLE}">'
@@ -156,6 +175,24 @@ def _matrix_table(matrix: CapacityMatrix) -> str:
         rows.append(f'<tr><th scope="row" class="num">{context:,}</th>{cells}</tr>')
     heads = ["#context", *(f"#{number:,}" for number in matrix.concurrencies), "#most users"]
     return table("share of the memory in use, by context and users", heads, rows, kind="entries")
+
+
+def pace(speed: SpeedResult) -> str:
+    """The speed in three lines: of one user, of the most, and the first token."""
+    rows = []
+    for one in dict.fromkeys((speed.decode[0], speed.decode[-1]) if speed.decode else ()):
+        found, users = one.expected, one.sequences
+        rate = (one.tokens_per_second if found is None else found.median) / users
+        words = f"{'at most ' if found is None else ''}{rate:,.0f} tokens/s"
+        if users > 1:
+            words += f" each, {rate * users:,.0f} in all"
+        elif found is not None:
+            words += f" ({found.least:,.0f}–{found.most:,.0f})"
+        rows.append((f"{users:,} user{'s' * (users > 1)}", words))
+    first = 1000 * speed.first_token_seconds
+    rows.append(("First token", f"{first:,.0f} ms at best, after {speed.prompt_len:,} tokens"))
+    items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    return f'<dl class="pace">{items}</dl>'
 
 
 def _speed(speed: SpeedResult) -> str:

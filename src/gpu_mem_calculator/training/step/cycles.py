@@ -136,6 +136,9 @@ class CycleWriter(Protocol):
     def visit(self, name: str) -> None:
         """Write what is allocated and freed at an instant."""
 
+    def visited(self, name: str) -> None:
+        """Note that an instant is written."""
+
     def sign(self, phase: PhaseInstants, place: int) -> Hashable:
         """What decides, beside the state, what is written at an instant; None: it has no equal."""
 
@@ -158,7 +161,7 @@ def visit_all(writer: CycleWriter, names: list[str]) -> None:
     """Visit the instants of a phase in order."""
     if len(names) < FEWEST:  # of which none can be a cycle
         for name in names:
-            writer.visit(name)
+            _visit(writer, name)
         return
     phase = PhaseInstants(names, {name: place for place, name in enumerate(names)})
     signs = [writer.sign(phase, place) for place in range(len(names))]
@@ -177,12 +180,17 @@ def visit_all(writer: CycleWriter, names: list[str]) -> None:
         count = (end - at) // length
         changing = writer.moving(names[at : at + length + 1]) if count >= FEWEST else None
         if changing is None:
-            writer.visit(names[at])
+            _visit(writer, names[at])
             at += 1
             continue
         cycle = Cycle(phase, at, at + count * length, length, *changing)
         _visit_cycles(writer, cycle)
         at = cycle.end
+
+
+def _visit(writer: CycleWriter, name: str) -> None:
+    writer.visit(name)
+    writer.visited(name)
 
 
 def _visit_cycles(writer: CycleWriter, cycle: Cycle) -> None:
@@ -199,7 +207,7 @@ def _visit_cycles(writer: CycleWriter, cycle: Cycle) -> None:
                     writer.go_on(cycle, states, at, count)
                     at, states, tries = at + count * cycle.length, [], 0
         for name in cycle.phase.names[at : at + cycle.length]:
-            writer.visit(name)
+            _visit(writer, name)
         at += cycle.length
         tries += 1
 

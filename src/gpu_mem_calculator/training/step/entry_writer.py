@@ -109,6 +109,7 @@ class EntryWriter:
         self.masks: Tensors = []  # entries that are freed when the model's forward returns
         self.elsewhere: dict[int, int] = {}  # tensors of another CUDA stream, with its number
         self.origins: list[Origin] = []  # of the sizes that a run's tokens decide
+        self.named_by_engine: dict[int, tuple[str, str]] = {}  # kind and name of tensors
 
     def make(self, size: int) -> int:
         """Allocate a tensor of `size` bytes; its number."""
@@ -168,6 +169,10 @@ class EntryWriter:
     def mark(self, phase: Phase) -> None:
         """Mark the end of a phase."""
         self.stream.marks.append((len(self.events), phase.title))
+
+    def visited(self, name: str) -> None:
+        """Note that an instant is written."""
+        self.stream.visits.append((name, len(self.events)))
 
     def zero_grad(self) -> None:
         """Free the gradients after a step, the first parameter's, which is the newest, first."""

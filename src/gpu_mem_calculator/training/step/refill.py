@@ -86,11 +86,15 @@ def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
 
 
 class WrittenStream(Struct, frozen=True):
-    """A stream, the ledger that it was written from, and the origins of its sizes in order."""
+    """A stream, the ledger that it was written from, and the origins of its sizes in order.
+
+    `named`: kind and name of tensors that the engine makes beside entries and blocks.
+    """
 
     ledger: Ledger
     stream: AllocationStream
     origins: Sequence[Origin]
+    named: Mapping[int, tuple[str, str]] = {}
 
     def refilled(self, ledger: Ledger) -> AllocationStream | None:
         """The stream of another ledger; None where it has to be written. Events and marks are the

@@ -69,8 +69,15 @@ def refilled_stream(
     writer = _write(ledger, micro_batches, tight=tight)
     stream = writer.written()
     if writer.refills:
-        known[:] = [WrittenStream(ledger, stream, writer.origins), *known[: KEPT - 1]]
+        written = WrittenStream(ledger, stream, writer.origins, writer.named_by_engine)
+        known[:] = [written, *known[: KEPT - 1]]
     return stream
+
+
+def written_stream(like: object, stream: AllocationStream) -> WrittenStream | None:
+    """Where a stream was written, or another one of the same events."""
+    known = _written_before(like, False)
+    return next((one for one in known if one.stream.events is stream.events), None)
 
 
 @remembered(16)
@@ -169,6 +176,7 @@ class WrittenSize(Struct, frozen=True):
     events: int
     tensors: int
     marks: int
+    visits: int
     empties: int
     alive: list[int]
 
@@ -177,7 +185,8 @@ class WrittenSize(Struct, frozen=True):
         """What a writer has written so far, between two steps."""
         stream = writer.stream
         tensors, alive = len(writer.sizes), sorted(writer.alive_tensors())
-        return cls(len(writer.events), tensors, len(stream.marks), len(stream.empties), alive)
+        counts = len(stream.marks), len(stream.visits), len(stream.empties)
+        return cls(len(writer.events), tensors, *counts, alive)
 
 
 def repeated_phases(phases: list[Phase], steps: int) -> int:
@@ -211,6 +220,7 @@ def repeat_step(writer: StreamWriter, before: WrittenSize, titles: list[str]) ->
     writer.sizes += writer.sizes[before.tensors :]
     marked = [end + later for end, _ in stream.marks[before.marks :]]
     stream.marks += zip(marked, titles, strict=True)
+    stream.visits += [(name, end + later) for name, end in stream.visits[before.visits :]]
     stream.empties += [end + later for end in stream.empties[before.empties :]]
     writer.origins += (Equal(older, left), Repeated(before.tensors, now.tensors, 1))
     return True

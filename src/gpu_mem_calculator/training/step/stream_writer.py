@@ -335,6 +335,7 @@ class StreamWriter(EntryWriter):
             for a, b, c in zip(*(state.written for state in states), strict=True)
         ]
         (one, two), (_, made), *grown = ranges
+        self._visited_again(cycle, begin, count, two.stop - two.start)
         self.events += continued(self.events[one], self.events[two], count)
         self.sizes += self.sizes[made] * count
         window = range(made.start, made.stop)
@@ -354,6 +355,13 @@ class StreamWriter(EntryWriter):
         (numbers,) = lines(states[1].numbers, states[2].numbers, count)[-1:]
         more = self._set_numbers(cycle, numbers, count)
         self.go_on_more(more, steps(states[1].written[own:], states[2].written[own:]), count)
+
+    def _visited_again(self, cycle: Cycle, begin: int, count: int, events: int) -> None:
+        """Note the instants of the next `count` cycles, each of so many events."""
+        visits = self.stream.visits
+        last = [end for _, end in visits[-cycle.length :]]
+        ends = (end + events * number for number in range(1, count + 1) for end in last)
+        visits += zip(cycle.phase.names[begin : cycle.end], ends, strict=False)
 
     def _keep_lines(self, names: list[str]) -> None:
         """Of a block that runs in each cycle, keep what forward keeps, or forget it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from ....ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
+from ....ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, TEMP, Ledger
 from ....pytorch.autograd.events import BlockEvents
 from ....run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
@@ -13,9 +13,22 @@ from ...step.entry_writer import Tensors, rename, renumbered
 from ...step.stream_phases import Phase
 from ...step.stream_writer import OWN, StreamWriter
 from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
+from .ledger import GROUPS
+from .levels import GROUPS as NUMBERS
 from .rank import ZeroRank
 
 MATMUL = "matmul"
+
+
+def _kind_and_name(name: Hashable) -> tuple[str, str]:
+    """The ledger's words for a tensor of the rank; those of the optimizer's step have their own."""
+    if name in NUMBERS:
+        title, kind, _ = GROUPS[NUMBERS[name]]
+        return kind, title
+    return TEMP, f"optimizer step: {name[0] if isinstance(name, tuple) else name}"
+
+
+GATHERED = _kind_and_name("")
 
 
 class ZeroStreamWriter(StreamWriter):
@@ -46,6 +59,7 @@ class ZeroStreamWriter(StreamWriter):
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
         """Allocate a tensor on a CUDA stream: 0 is torch's own, others are numbered from 1."""
         tensor = self.make(size)
+        self.named_by_engine[tensor] = _kind_and_name(name)
         if queue:
             self.elsewhere[tensor] = queue
         return tensor
@@ -56,12 +70,13 @@ class ZeroStreamWriter(StreamWriter):
         """Allocate and free tensors on a CUDA stream: tensor i of `events` has `sizes[i]` bytes,
         and while it is allocated its number is `numbers[i]`.
         """
-        made, written = self.sizes, self.events
+        made, written, named = self.sizes, self.events, self.named_by_engine
         for event in events:
             if event < 0:
                 written.append(~numbers.pop(~event))
             else:
                 numbers[event] = tensor = len(made)
+                named[tensor] = GATHERED
                 made.append(sizes[event])
                 written.append(tensor)
                 if queue:

@@ -6,12 +6,12 @@ const LARGEST = 6;
 const REST = /^\d+ more$/; // what stands for the entries that the service left out
 
 /** The card's content; `kind` is what is looked at of the instant, or null for all of it. */
-export function cardOf(look, index, kind, { peak, ask }) {
+export function cardOf(look, index, kind, { peak, whole, ask }) {
   const one = look.columns[index];
-  return [head(look, index, peak), kinds(look, one, kind, ask), largest(one, kind, ask)];
+  return [head(look, index, peak, whole), kinds(look, one, kind, ask), largest(look, one, kind, ask)];
 }
 
-function head(look, index, peak) {
+function head(look, index, peak, whole) {
   const one = look.columns[index];
   const share = Math.round((100 * one.bytes) / look.result.gpu_memory_bytes);
   return make(
@@ -21,8 +21,8 @@ function head(look, index, peak) {
       "p",
       { class: "card-title" },
       make("span", { class: "soft" }, `${index + 1} of ${look.columns.length} `),
+      index === peak ? make("span", { class: "badge" }, whole ? "peak" : "highest here") : "",
       one.title,
-      index === peak ? make("span", { class: "badge" }, "peak") : "",
     ),
     make(
       "p",
@@ -50,7 +50,7 @@ function kinds(look, one, kind, ask) {
   return make("div", {}, make("h3", {}, "By kind, GiB"), make("ul", { class: "rows" }, rows));
 }
 
-function largest(one, kind, ask) {
+function largest(look, one, kind, ask) {
   const parts = one.slices.filter((part) => kind === null || part.kind === kind);
   const entries = parts.flatMap((part) => part.entries.map(([name, bytes]) => [name, bytes, part.kind]));
   const named = entries.filter(([name]) => !REST.test(name)).sort((a, b) => b[1] - a[1]);
@@ -58,7 +58,7 @@ function largest(one, kind, ask) {
   const rows = named.slice(0, LARGEST).map(([name, bytes, of]) => row(of, name, bytes, () => ask({ title: name, name })));
   const all = () => ask({ title: one.title, kind: kind ?? undefined, instant: one.title });
   const more = named.length > LARGEST || left ? make("button", { type: "button", class: "more", onclick: all }, "all of them") : "";
-  const title = kind === null ? "Largest tensors" : `Largest ${parts[0]?.title ?? ""}`;
+  const title = kind === null ? "Largest tensors" : `Largest ${look.titles[kind]}`;
   return make("div", {}, make("h3", {}, title), make("ul", { class: "rows" }, rows), more);
 }
 

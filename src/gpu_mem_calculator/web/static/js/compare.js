@@ -2,7 +2,6 @@
 
 import { get, post } from "./api.js";
 import { settingsOf } from "./link.js";
-import { peakOf } from "./picture.js";
 import { NONE, settingWords, titled } from "./setting_words.js";
 import { activate, active, removeSetup, request, setups, subscribe, VIEWS } from "./state.js";
 import { count, draw, fragment, gib, make, modelName, say, spoken, swatch } from "./words.js";
@@ -162,7 +161,7 @@ function small(look, scale) {
     });
   });
   const y = (TALL - high(result.gpu_memory_bytes)).toFixed(2);
-  const top = peakOf(look);
+  const top = look.peak;
   const said = `Highest at ${columns[top].title}: ${gib(columns[top].bytes)} GiB, limit ${gib(result.gpu_memory_bytes)} GiB`;
   const picture = draw(
     "svg",
@@ -175,7 +174,7 @@ function small(look, scale) {
 
 /* The peak as one bar, and each kind's size. */
 function kinds(look, scale) {
-  const slices = look.columns[peakOf(look)].slices;
+  const slices = look.columns[look.peak].slices;
   let start = 0;
   const boxes = slices.map((part) => {
     const from = start;
@@ -186,7 +185,7 @@ function kinds(look, scale) {
   const end = draw("line", { class: "limit", x1: x, x2: x, y1: 0, y2: 14 });
   const bar = draw("svg", { class: "bar", "aria-hidden": "true" }, boxes, end);
   const rows = slices.map((part) =>
-    make("li", {}, swatch(part.kind), make("span", { class: "name" }, part.title), make("span", { class: "figure" }, gib(part.bytes))),
+    make("li", {}, swatch(part.kind), make("span", { class: "name" }, look.titles[part.kind]), make("span", { class: "figure" }, gib(part.bytes))),
   );
   return make("div", { class: "peak-kinds" }, bar, make("ul", { class: "rows" }, rows));
 }

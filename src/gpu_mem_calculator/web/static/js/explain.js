@@ -7,15 +7,16 @@ import { count, draw, gib, make, swatch } from "./words.js";
 
 const KINDS = { "outside torch": "runtime" }; // a kind's pattern, where its name is another
 const PLACES = { gpu: "on the GPU", cpu: "in host RAM", nvme: "on disk", unified: "in unified memory" };
+const TEXTBOOK_LETTERS = { P: "parameters", L: "layers of a pipeline stage" };
 const OPEN = 3; // so many entries are shown open
 
 let dialog = null;
 let asked = { key: "", answer: null }; // the last explanation, for as long as its run is the same
-let columns = []; // the picture's instants, to draw when an entry is alive
+let instants = []; // the ledger's, to draw when an entry is alive
 
 /** The instants of the run that is shown. */
 export function explains(look) {
-  columns = look.columns;
+  instants = look.instants;
 }
 
 /** Open the explanation of one entry by `name`, or of those of a `kind` (or all) at an `instant`. */
@@ -26,7 +27,8 @@ export async function openExplanation({ title, name, kind, instant }) {
     const wanted = (one) => (name === undefined ? of(one) === (kind ?? of(one)) && lives(one, instant) : one.name === name);
     const entries = found.entries.filter(wanted);
     const none = () => [make("p", {}, "No formula: it comes from the replay of PyTorch’s allocator.")];
-    body.replaceChildren(...(entries.length ? shown(entries, found) : none()));
+    const lead = name === undefined ? textbook(found, kind) : [];
+    body.replaceChildren(...lead, ...(entries.length ? shown(entries, found) : none()));
   } catch (error) {
     body.replaceChildren(...(error.problems ?? [error.message]).map((one) => make("p", { class: "warning" }, one)));
   }
@@ -62,6 +64,23 @@ function start(title) {
   return body;
 }
 
+/* What textbooks say of a kind, or of everything: letters, numbers put in, and what this run takes. */
+function textbook(found, kind) {
+  const known = found.textbook.filter((one) => kind === undefined || one.kinds.includes(kind));
+  return known.map((one) => {
+    const run = found.entries.filter((each) => each.place === "gpu" && one.kinds.includes(of(each)));
+    const bytes = run.reduce((sum, each) => sum + each.bytes_at_peak, 0);
+    return make(
+      "section",
+      { class: "textbook" },
+      make("h3", {}, `The textbook: ${one.title}`),
+      make("p", {}, make("code", {}, one.formula)),
+      make("p", {}, make("code", {}, `= ${one.numbers}`)),
+      make("p", { class: "soft" }, `This run: ${gib(bytes)} GiB at the peak, entry by entry below. Source: ${one.source}.`),
+    );
+  });
+}
+
 function shown(entries, found) {
   const made = entries.map((one, i) => entry(one, found, i < OPEN || entries.length <= OPEN));
   const used = letters(entries, found);
@@ -72,9 +91,8 @@ function entry(one, found, open) {
   const most = one.bytes_at_peak || one.bytes;
   const size = one.bytes_at_peak ? `${gib(most)} GiB at the peak` : `${gib(most)} GiB, not at the peak`;
   const rows = [
-    ...(one.words ? [["In words", one.words]] : []),
-    ...(bare(one) ? [] : [["Formula", make("code", {}, one.formula)]]),
-    ["In numbers", make("code", {}, numbers(one))],
+    ...(one.short ? [["Formula", make("code", {}, one.short)]] : []),
+    ...(one.words ? [["In numbers", make("code", {}, one.words)]] : exact(one)),
     ["Where", PLACES[one.place] ?? one.place],
     ["Copies", copies(one, found)],
     ["Alive", alive(one)],
@@ -82,7 +100,20 @@ function entry(one, found, open) {
   ];
   const list = make("dl", { class: "facts" }, rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
   const head = make("summary", {}, swatch(of(one)), make("span", { class: "name" }, one.name), make("span", { class: "num" }, size));
-  return make("details", { class: "entry", open }, head, list, parts(one));
+  return make("details", { class: "entry", open }, head, list, behind(one), parts(one));
+}
+
+/* The formula of the code, tensor by tensor. */
+function exact(one) {
+  const formula = bare(one) ? [] : [["Formula", make("code", {}, one.formula)]];
+  return [...formula, ["In numbers", make("code", {}, numbers(one))]];
+}
+
+/* It again behind a shorter one. */
+function behind(one) {
+  if (!one.words) return "";
+  const rows = exact(one).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
+  return make("details", { class: "exact" }, make("summary", {}, "Exactly, tensor by tensor"), make("dl", { class: "facts" }, rows));
 }
 
 /* How many are alive at the peak, and what they come to. */
@@ -104,17 +135,16 @@ function numbers(one) {
 
 /* When it is alive: in words, and as a strip with a mark for each instant of the step. */
 function alive(one) {
-  const instants = Object.keys(one.alive);
-  if (!instants.length || one.always) return ["from start to end of the step"];
+  if (!Object.keys(one.alive).length || one.always) return ["from start to end of the step"];
   const most = Math.max(...Object.values(one.alive));
-  const marks = columns.map((column, i) => {
-    const tall = (16 * (one.alive[column.title] ?? 0)) / most;
+  const marks = instants.map((title, i) => {
+    const tall = (16 * (one.alive[title] ?? 0)) / most;
     return draw("rect", { class: tall ? "on" : "off", x: i * 10 + 1, width: 8, y: tall ? 16 - tall : 15, height: tall || 1 });
   });
-  const wide = 10 * columns.length;
+  const wide = 10 * instants.length;
   const strip = draw("svg", { class: "strip", viewBox: `0 0 ${wide} 16`, width: wide, height: 16, "aria-hidden": "true" }, marks);
   const said = Object.entries(one.alive).map(([title, copies]) => (copies > 1 ? `${title} (${count(copies)} copies)` : title));
-  const few = said.length <= 4 ? said.join("; ") : `${said.length} of ${columns.length} instants, ${said[0]} to ${said.at(-1)}`;
+  const few = said.length <= 4 ? said.join("; ") : `${said.length} of ${instants.length} instants, ${said[0]} to ${said.at(-1)}`;
   return [strip, make("span", {}, few)];
 }
 
@@ -136,12 +166,14 @@ function parts(one) {
 }
 
 function letters(entries, found) {
-  const text = entries.map((one) => [one.formula, ...one.parts.map((part) => part[2])].join(" ")).join(" ");
-  const words = new Set(text.match(/[A-Za-z]\w*/g) ?? []);
-  return Object.entries(found.letters)
+  const text = entries.map((one) => [one.short, one.formula, ...one.parts.map((part) => part[2])].join(" ")).join(" ");
+  const words = new Set([text, ...found.textbook.map((one) => one.formula)].join(" ").match(/[A-Za-z]\w*/g) ?? []);
+  const meant = Object.entries(TEXTBOOK_LETTERS).filter(([name]) => words.has(name) && !(name in found.letters));
+  const known = Object.entries(found.letters)
     .filter(([name]) => words.has(name))
     .flatMap(([name, value]) => {
       const meaning = found.meanings?.[name];
       return [make("dt", {}, make("code", {}, name)), make("dd", {}, meaning ? `${meaning}: ${count(value)}` : count(value))];
     });
+  return [...meant.flatMap(([name, meaning]) => [make("dt", {}, make("code", {}, name)), make("dd", {}, meaning)]), ...known];
 }

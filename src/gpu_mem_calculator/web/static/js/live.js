@@ -25,7 +25,7 @@ let needsReplay = false; // whether the ledger left figures open
 let refused = false; // the last state was, and the form shows why
 
 /** Begin. `given` has width(), drawn(look), old(is) whether the newest state is another one, settled(look, setup) once that is on the screen,
-    replayed(look, setup) with null for no news, undecided() where the replay fails, busy(text),
+    replayed(look, setup) with null for no news, partDrawn(look), part(), undecided() where the replay fails, busy(text),
     failed(error). */
 export function start(given) {
   hooks = given;
@@ -38,6 +38,13 @@ export function resized() {
   if (!shown || wide === hooks.width() || ledger) return;
   clearTimeout(timer);
   timer = setTimeout(() => askReplay(current(), true), PAUSE);
+}
+
+/** Another part of the step is wanted: its picture alone changes. */
+export function redrawn() {
+  if (ledger) return; // whose answer is followed by a replay
+  clearTimeout(timer);
+  askReplay(current(), true, replay ? hooks.replayed : hooks.partDrawn);
 }
 
 /** Ask again though nothing changed, after a failure that passes. */
@@ -112,14 +119,14 @@ async function ask() {
 }
 
 /* What the ledger does not know; `anew` where the picture is wanted in another width as well. */
-async function askReplay(setup, anew) {
+async function askReplay(setup, anew, done = hooks.replayed) {
   const mine = new AbortController();
   replay?.abort();
   replay = mine;
   if (needsReplay) hooks.busy("replaying…");
   try {
     const look = needsReplay || anew ? await asked(setup, needsReplay, mine.signal) : null;
-    if (replay === mine) hooks.replayed(look, setup);
+    if (replay === mine) done(look, setup);
   } catch (error) {
     if (error.name === "AbortError" || replay !== mine) return;
     if (!error.problems) throw error;
@@ -127,12 +134,14 @@ async function askReplay(setup, anew) {
     hooks.undecided();
     return;
   }
-  if (replay === mine) hooks.busy("");
+  if (replay !== mine) return;
+  replay = null;
+  hooks.busy("");
 }
 
 function asked(setup, replays, signal) {
   wide = hooks.width();
-  return post("/api/look", request(setup), { query: { width: wide, replay: replays }, signal });
+  return post("/api/look", request(setup), { query: { width: wide, replay: replays, stretches: hooks.part() }, signal });
 }
 
 /* A refused run is the form's to show; the last good result stays. */

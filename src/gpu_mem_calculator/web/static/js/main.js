@@ -27,8 +27,9 @@ function glance(result, strip) {
     const says = verdict?.querySelector(".says");
     if (!says) return;
     const sizes = verdict.querySelector(".needs")?.textContent.match(/(about [\d.,<]+ to )?[\d.,<]+ of [\d.,]+ GiB/)?.[0];
+    const pace = result.querySelector(".pace-holder:not([hidden]) dd")?.textContent.replace(/ \(.*/, "");
     strip.className = verdict.className.replace("verdict", "").trim();
-    strip.replaceChildren(make("span", {}, sizes ?? ""), says.cloneNode(true));
+    strip.replaceChildren(make("span", {}, pace ?? sizes ?? ""), says.cloneNode(true));
     if (watched !== verdict) {
       seen.disconnect();
       seen.observe(verdict);

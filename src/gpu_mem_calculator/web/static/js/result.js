@@ -3,8 +3,8 @@
 import { mountChips, showChips, staleChips } from "./chips.js";
 import { mountCompare, noteLook } from "./compare.js";
 import { explains, openExplanation } from "./explain.js";
-import { again, resized, start } from "./live.js";
-import { mountPicture, showCard, showPicture } from "./picture.js";
+import { again, redrawn, resized, start } from "./live.js";
+import { enlarged, mountPicture, showCard, showPart, showPicture } from "./picture.js";
 import { mountRoom, showRoom, staleRoom } from "./room.js";
 import { subscribe } from "./state.js";
 import { copy, fragment, make, modelName, say } from "./words.js";
@@ -27,6 +27,7 @@ const SECTIONS = [
   ["instants", "Every instant as a table", "closed"],
 ];
 
+const WAITS = new Set(["instants"]); // parts that come with the replay, and stay until then
 const spots = {}; // part name -> the element that holds it
 const filled = new Map(); // part name -> the HTML that is in it
 let root = null;
@@ -41,6 +42,7 @@ export function mountResult(element) {
   root = element;
   const plot = make("div", { class: "plot" });
   const card = make("div", { class: "card" });
+  const tools = make("div", { class: "zoom", hidden: true });
   const compare = make("section", { class: "compare", "aria-labelledby": "h-compare", hidden: true });
   const chips = make("div", { class: "chip-list" });
   spots.verdict = make("div", {});
@@ -48,8 +50,10 @@ export function mountResult(element) {
   spots.patterns = make("div", { class: "patterns" });
   status = make("p", { class: "status" });
   notice = make("div", { class: "notice", role: "status", hidden: true });
+  spots.pace = make("div", { class: "part part-pace" });
+  const pace = make("section", { class: "pace-holder", hidden: true }, make("h2", {}, "Speed"), spots.pace);
   const room = make("p", { class: "room", hidden: true });
-  const figure = make("figure", { class: "picture" }, plot, card);
+  const figure = make("figure", { class: "picture" }, tools, plot, card);
   const whatIf = make("div", { class: "what-if" }, make("h2", {}, "What if"), chips);
   const numbers = make("div", { class: "beside" }, make("div", { class: "numbers-head" }, make("h2", {}, "Memory"), status), spots.numbers);
   const top = make(
@@ -57,7 +61,7 @@ export function mountResult(element) {
     { class: "top", "aria-labelledby": "h-step" },
     make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over time"),
     make("div", { class: "left" }, figure, whatIf),
-    make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict, room), numbers),
+    make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict, room), pace, numbers),
   );
   root.classList.add("report", "result", "empty");
   root.append(spots.patterns, compare, top, ...SECTIONS.map(section));
@@ -65,13 +69,13 @@ export function mountResult(element) {
   mountChips(chips);
   mountRoom(room);
   mountCompare(compare);
-  mountPicture(plot, card, openExplanation);
+  mountPicture(plot, card, tools, openExplanation, redrawn);
   subscribe(staleChips);
   subscribe(staleRoom);
   const measured = () => (width = Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth))));
   new ResizeObserver(() => (measured(), resized())).observe(plot);
   measured();
-  start({ width: () => width, drawn, old, settled, replayed: afterReplay, undecided, busy, failed });
+  start({ width: () => width, part: enlarged, partDrawn, drawn, old, settled, replayed: afterReplay, undecided, busy, failed });
 }
 
 function section([name, title, closed]) {
@@ -96,6 +100,7 @@ function drawn(next) {
   explains(look);
   showPicture(look);
   fill("verdict");
+  fill("pace");
   document.dispatchEvent(new CustomEvent("look", { detail: look }));
 }
 
@@ -118,9 +123,8 @@ function rest(setup) {
 }
 
 function afterReplay(next, setup) {
-  const before = look;
   look = next ?? look;
-  if (before.parts.picture !== look.parts.picture) showPicture(look);
+  if (next) showPicture(look);
   fill("verdict");
   rest(setup);
   explains(look);
@@ -139,6 +143,11 @@ function undecided() {
   const says = spots.verdict.querySelector(".about .says");
   if (says) says.textContent = "? cannot tell";
   filled.delete("verdict");
+}
+
+function partDrawn(next) {
+  look = next;
+  showPart(look);
 }
 
 function busy(words) {
@@ -163,8 +172,9 @@ function failed(error) {
 function fill(name) {
   const spot = spots[name];
   const html = look?.parts[name] ?? "";
+  if (look && !(name in look.parts) && filled.has(name) && WAITS.has(name)) return;
   const fold = spot.closest("details.fold");
-  if (name in TITLED) spot.closest("section").hidden = !html;
+  if (name in TITLED || name === "pace") spot.closest("section").hidden = !html;
   const wanted = fold && !fold.open ? "" : html;
   if (filled.get(name) === wanted) return;
   filled.set(name, wanted);
