@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gpu_mem_calculator.web.addresses import PLAN
 from gpu_mem_calculator.web.app import PAGES, STATIC
 from gpu_mem_calculator.web.facts import FACT
 from gpu_mem_calculator.web.observability import HEADERS
-from gpu_mem_calculator.web.routes import PLAN
 
 POLICY = "content-security-policy"
 MAIN = re.compile(r"<main .*</main>", re.DOTALL)

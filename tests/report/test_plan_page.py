@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.report.plan.figures import plan_axes
 from gpu_mem_calculator.report.plan.page import plan_body, plan_page
+from gpu_mem_calculator.report.plan.scatter import placed_labels
+from gpu_mem_calculator.report.plan.words import change_words
 
 from .plans_fixture import no_plan_fits, some_plans
 
@@ -105,3 +107,54 @@ def test_a_wide_range_has_a_logarithmic_axis() -> None:
     assert abs((middle - low) - (high - middle)) < 1e-9
     assert up.ticks() == [0.2, 0.5, 1, 2, 5, 10, 20]
     assert plan_axes(some_plans().plans)[1].ticks() == [10, 12, 14, 16]
+
+
+def test_the_best_of_each_engine_comes_first() -> None:
+    """Then other ideas; what differs in details is folded; a user's own are not grouped."""
+    plans = some_plans()
+    again = replace(plans.plans[0], rank=6, settings={"training.seed": 1})
+    text = plan_body(replace(plans, plans=[*plans.plans, again]), asked=True)
+    assert text.startswith('<h2 class="asked">llama3.1-70b on 64 × NVIDIA H100 80GB SXM5')
+    table = text[text.index('class="ranked"') :]
+    titles = re.findall(r'scope="colgroup"[^>]*>([^<]*)', table)
+    assert titles == ["The best of each engine", "Other ideas, best first"]
+    assert re.findall(r'class="rank" data-plan="(\d)"', table) == ["1", "3", "4", "2", "5", "6"]
+    assert "<summary>The same ideas with other details: 1</summary>" in table
+    own = replace(plans, question={"candidates": 5})
+    assert "colgroup" not in plan_body(own)
+
+
+def test_what_is_not_replayed_yet_says_so() -> None:
+    """In its row, its panel and its point; memory is then a least."""
+    plans = some_plans()
+    text = plan_body(replace(plans, plans=[replace(plans.plans[0], replayed=False)], front=[0]))
+    assert '<tr class="waiting" title="not replayed yet">' in text
+    assert "not replayed yet</dd>" in text
+    assert re.search(r"at least 7\d\.\d of", text)
+    assert 'on-front named waiting"' in text
+
+
+def test_numbers_of_the_front_lie_on_nothing() -> None:
+    """However near the points are; those without a place are shown with their plan."""
+    points = {rank: (100.0 + 2 * rank, 100.0 + rank) for rank in range(1, 10)}
+    labels = placed_labels(points)
+    boxes = []
+    for rank, label in labels.items():
+        if label.shown:
+            x, y = points[rank]
+            left = x + label.across - {"start": 0, "middle": 3.5, "end": 7}[label.anchor]
+            boxes.append((left, y + label.down - 9, left + 7, y + label.down))
+    assert labels[1].shown
+    assert 1 < len(boxes) < 9
+    marks = [(x - 7, y - 7, x + 7, y + 7) for x, y in points.values()]
+    for number, one in enumerate(boxes):
+        for other in (*boxes[:number], *marks):
+            apart = one[2] <= other[0] or other[2] <= one[0]
+            assert apart or one[3] <= other[1] or other[3] <= one[1]
+
+
+def test_words_are_not_names_of_keys() -> None:
+    """Losses, switches and interleaving are said as people say them."""
+    assert change_words({"engine.distributed_optimizer": False}) == "no distributed optimizer"
+    assert change_words({"training.loss": "te_fused"}) == "Transformer Engine's loss"
+    assert change_words({"parallelism.virtual_pipeline_size": 4}) == "interleaved in 4 chunks"

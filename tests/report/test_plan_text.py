@@ -110,11 +110,11 @@ def test_words_of_other_settings() -> None:
     words = setup_words(replace(plan, run=run, settings={"engine.overlap_comm": True}))
     assert words == [
         "FSDP1 hybrid shard",
-        "2 chunks a stage",
+        "interleaved in 2 chunks",
         "SP",
         "micro-batch 1 × 1",
         "every 2nd layer recompute",
-        "liger fused loss",
+        "Liger's fused loss",
         "overlap comm",
     ]
 

@@ -149,6 +149,19 @@ def test_clients_take_turns() -> None:
     assert queue.start_next() is None
 
 
+def test_verdicts_come_before_what_can_wait() -> None:
+    """Whoever asked first; of each kind clients take turns."""
+    queue: FairQueue[str] = FairQueue(share=2)
+    for name in ("what-if a", "room a", "what-if b"):
+        queue.add(name[-1], name, later=True)
+    queue.add("b", "verdict b")
+    queue.add("a", "verdict a")
+    assert (len(queue), queue.waiting(True), queue.waiting(False)) == (5, 3, 2)
+    assert [queue.start_next() for _ in range(2)] == ["verdict b", "verdict a"]
+    queue.discard("a", "room a")
+    assert [queue.start_next() for _ in range(3)] == ["what-if a", "what-if b", None]
+
+
 def test_one_clients_long_tasks_leave_a_process_for_others() -> None:
     """Three replays of one client: another's is answered at once."""
 

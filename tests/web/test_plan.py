@@ -19,7 +19,7 @@ def test_plans_are_those_of_the_command(client: httpx.Client) -> None:
     assert data["html"] is None
     shown = client.post("/api/plan", params={"page": "true"}, json=QUESTION).json()
     assert shown["plans"] == data["plans"]
-    assert shown["html"].startswith('<div class="plans">')
+    assert shown["html"].startswith('<h2 class="asked">gpt2 on 1 × NVIDIA H200')
     assert "<script" not in shown["html"]
 
 

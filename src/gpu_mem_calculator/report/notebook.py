@@ -35,9 +35,10 @@ from .lines import BAD, count, gib
 from .patterns import TITLES
 from .picture import drawing
 from .plan.figures import plan_columns
-from .plan.page import HEIGHT as SCATTER_HEIGHT
-from .plan.page import WIDTH as SCATTER_WIDTH
-from .plan.page import engines_of, figures, scatter_lines
+from .plan.page import figures
+from .plan.scatter import HEIGHT as SCATTER_HEIGHT
+from .plan.scatter import WIDTH as SCATTER_WIDTH
+from .plan.scatter import engines_of, scatter_lines
 from .plan.text import space_words
 from .plan.words import change_words, engine_words, question_words, setup_words, setups_apart
 from .reading import read_words

@@ -26,6 +26,7 @@
     }
     mark(root, all(root, ".plan").filter((panel) => !panel.hidden));
     say(root, kept, rank);
+    root.dispatchEvent(new CustomEvent("plan-opened", { bubbles: true, detail: { open: rank, kept } }));
   }
 
   /** Mark the figures in which two plans differ. */
@@ -72,6 +73,12 @@
     };
     return all(event.target.closest(".front"), ".point").sort((a, b) => apart(a) - apart(b))[0];
   }
+
+  // another script opens a plan, and keeps one beside it
+  document.addEventListener("open-plan", ({ target, detail }) => {
+    if (detail.kept) target.dataset.kept = detail.kept;
+    open(target, detail.open);
+  });
 
   document.addEventListener("click", (event) => {
     const hit = event.target.closest?.("[data-plan], [data-keep], [data-copy]");

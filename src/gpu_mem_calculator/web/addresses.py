@@ -9,7 +9,7 @@ import msgspec
 from ..tools.translation.arguments import tables
 from .route_document import RUN_OR_TEXT, RouteDocument
 
-QUICK, SLOW = "quick", "slow"
+QUICK, SLOW, PLAN = "quick", "slow", "plan"
 
 
 class Address(RouteDocument, frozen=True, kw_only=True):
@@ -17,12 +17,14 @@ class Address(RouteDocument, frozen=True, kw_only=True):
 
     - `task`: the function of `worker.TASKS` that makes the reply; the address has its name
     - `lane`: the processes that run it
+    - `later`: it can wait, so those that cannot come first
     - `body`: empty where it is asked with GET
     - `suffix`: what the address has after the task's name
     """
 
     task: str
     lane: str
+    later: bool = False
     suffix: str = ""
     tag: str = "calculate"
     body: str = RUN_OR_TEXT

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from .. import report
 from ..runfile.text.errors import InputError
 from ..tools.translation.arguments import tables
-from .addresses import QUICK, SLOW
+from .addresses import PLAN, QUICK, SLOW
 from .guard import RequestGuard, refused
 from .logs import start_logs
 from .observability import RequestObserver, drop_gauges
@@ -30,6 +30,7 @@ from .pool import ProcessLane
 from .reply_cache import ReplyCache
 from .routes import gather_facts, named_routes
 from .settings import ServiceSettings, from_environment
+from .worker_messages import GENTLE
 
 STATIC = Path(__file__).parent / "static"
 REPORT = Path(report.__path__[0])
@@ -94,13 +95,22 @@ def create_app(settings: ServiceSettings | None = None) -> Starlette:
     app.router.redirect_slashes = False  # its redirects repeat the host that the client named
     app.state.settings = settings
     app.state.reply_cache = ReplyCache(settings.known_bytes)
+    app.state.lanes = lanes(settings)
+    return app
+
+
+def lanes(settings: ServiceSettings) -> dict[str, ProcessLane]:
+    """The lanes of calculating processes, by name."""
     waiting, few, slow = settings.waiting, settings.quick_processes, settings.slow_processes
-    share = max(1, slow - 1)  # one is left for other clients
-    app.state.lanes = {
+    many = settings.plan_processes
+    share, plans = (max(1, size - 1) for size in (slow, many))  # one is left for other clients
+    return {
         QUICK: ProcessLane(QUICK, few, seconds=settings.quick_seconds, waiting=waiting),
         SLOW: ProcessLane(SLOW, slow, seconds=settings.slow_seconds, waiting=waiting, share=share),
+        PLAN: ProcessLane(
+            PLAN, many, seconds=settings.plan_seconds, waiting=waiting, share=plans, words=(GENTLE,)
+        ),
     }
-    return app
 
 
 @asynccontextmanager

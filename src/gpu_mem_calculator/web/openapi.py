@@ -18,9 +18,9 @@ from ..runfile.keys.schema import RUN, definitions
 from ..tools.translation.arguments import tables
 from .bodies import ALL
 from .options import QUERY, WORDS
-from .plan_question import PlanAsked, PlansReply
+from .plan_question import PlanAsked, PlanProgress, PlansDone, PlansReply
 from .route_document import PRESETS, RUN_OR_TEXT, TITLES, RouteDocument
-from .worker_messages import BINARY, JSON
+from .worker_messages import BINARY, EVENTS, JSON
 
 
 class LookSlice(Struct, frozen=True):
@@ -85,7 +85,10 @@ class Look(Struct, frozen=True):
 
 LOOK = (LookSlice, LookColumn, LookZoom, LookPlace, Look)
 # Every type that the description names.
-TYPES = (Answers, Explanation, MemoryResult, PlanAsked, PlansReply, *LOOK, *ALL)
+TYPES = (
+    *(Answers, Explanation, MemoryResult, PlanAsked, PlanProgress, PlansDone, PlansReply),
+    *(*LOOK, *ALL),
+)
 
 
 ABOUT = (
@@ -115,7 +118,7 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
             *({"name": name, "in": "query", **_option(doc, name)} for name in doc.query),
         ],
         "responses": {
-            "200": {"description": "done", "content": {doc.media: {"schema": _schema(doc.answer)}}},
+            "200": {"description": "done", "content": _content(doc)},
             **{
                 str(code): {
                     "description": FAILURES[code],
@@ -141,6 +144,22 @@ def _option(doc: RouteDocument, name: str) -> dict[str, Any]:
     if name not in doc.defaults:
         return found
     return {**found, "schema": {**found["schema"], "default": doc.defaults[name]}}
+
+
+def _content(doc: RouteDocument) -> dict[str, Any]:
+    """What an answer may be, by its media type."""
+    content: dict[str, Any] = {doc.media: {"schema": _schema(doc.answer)}}
+    if doc.events:
+        listed = ", ".join(f"`{name.partition(':')[0]}`" for name in doc.events)
+        ends = "each with the JSON of its schema; the last one ends the stream"
+        content[EVENTS] = {
+            "schema": {"type": "string", "description": f"server-sent events {listed}: {ends}"},
+            "x-events": {
+                name: _schema(schema)
+                for name, _, schema in (one.partition(":") for one in doc.events)
+            },
+        }
+    return content
 
 
 def _schema(name: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Calculating processes: they keep long work off the event loop, within a time limit.
 
 A lane is a few processes for one kind of task. A task waits for an idle process, and clients take
-turns; where too many wait, or one waits too long, it is refused. Waiting does not count as running.
-A task whose client has left is interrupted. A process that does not stop when it is interrupted is
-replaced, and so is one that has died: its task is run once more. None of several clients has every
-process of a lane.
+turns; what can wait comes after what cannot. Where too many wait, or one waits too long, it is
+refused. Waiting does not count as running. A task whose client has left is interrupted. A process
+that does not stop when it is interrupted is replaced, and so is one that has died: its task is run
+once more. None of several clients has every process of a lane.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import signal
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -27,40 +27,48 @@ Waiter = TypeVar("Waiter")
 
 
 class FairQueue(Generic[Waiter]):
-    """Waiters by client; each client may have at most `share` processes at the same time."""
+    """Waiters by client, those that can wait after all others; each client may have at most `share`
+    processes at the same time.
+    """
 
     def __init__(self, share: int) -> None:
         self.share = share
-        self._turns: OrderedDict[str, deque[Waiter]] = OrderedDict()
+        # of those that cannot wait, and of those that can
+        self._turns = OrderedDict[str, deque[Waiter]](), OrderedDict[str, deque[Waiter]]()
         self._running: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many wait."""
-        return sum(map(len, self._turns.values()))
+        return sum(map(self.waiting, (False, True)))
 
-    def add(self, client: str, waiter: Waiter) -> None:
-        """Append a waiter to those of its client."""
-        self._turns.setdefault(client, deque()).append(waiter)
+    def waiting(self, later: bool) -> int:
+        """How many wait of those that can wait, or of those that cannot."""
+        return sum(map(len, self._turns[later].values()))
+
+    def add(self, client: str, waiter: Waiter, *, later: bool = False) -> None:
+        """Append a waiter to those of its client; `later`: it can wait."""
+        self._turns[later].setdefault(client, deque()).append(waiter)
 
     def discard(self, client: str, waiter: Waiter) -> None:
         """Remove a waiter that no longer waits."""
-        waiters = self._turns.get(client, deque())
-        if waiter in waiters:
-            waiters.remove(waiter)
-        if not waiters:
-            self._turns.pop(client, None)
+        for turns in self._turns:
+            waiters = turns.get(client, deque())
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                turns.pop(client, None)
 
     def start_next(self) -> Waiter | None:
         """The first waiter of the client whose turn it is; it now runs. None where none may."""
-        free = (name for name in self._turns if self._running[name] < self.share)
-        client = next(free, None)
-        if client is None:
-            return None
-        waiter = self._turns[client].popleft()
-        self._turns.move_to_end(client)
-        self.discard(client, waiter)
-        self._running[client] += 1
-        return waiter
+        for turns in self._turns:
+            client = next((name for name in turns if self._running[name] < self.share), None)
+            if client is not None:
+                waiter = turns[client].popleft()
+                turns.move_to_end(client)
+                self.discard(client, waiter)
+                self._running[client] += 1
+                return waiter
+        return None
 
     def end(self, client: str) -> None:
         """A task of the client has ended."""
@@ -69,7 +77,9 @@ class FairQueue(Generic[Waiter]):
 
 
 Place = asyncio.Future["CalculatorProcess"]  # in the queue; its result is the process
+Tell = Callable[[TaskReply], None]  # takes a part of a reply
 GRACE_SECONDS = 1.0  # for an interrupted task to end
+END_SECONDS = 10.0  # for one that streams to send what it has
 
 
 class QueueFullError(Exception):
@@ -91,6 +101,7 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         self.ended = asyncio.Event()
         self._data = bytearray()  # the part of a reply received so far
         self._pending: asyncio.Future[TaskReply] | None = None
+        self._tell: Tell | None = None
         self.transport: asyncio.SubprocessTransport | None = None
 
     async def start(self) -> None:
@@ -113,18 +124,28 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         return self._pending
 
     def pipe_data_received(self, _fd: int, data: bytes) -> None:
-        """Collect a reply; when it is whole, give it to the task that waits."""
+        """Collect replies; give each that is whole to the task that waits."""
         self._data += data
+        while (reply := self._whole_reply()) is not None:
+            waits = self._pending is not None and not self._pending.done()
+            if not reply.more:
+                self.settled.set()
+                if waits and self._pending is not None:
+                    self._pending.set_result(reply)
+            elif waits and self._tell is not None:
+                self._tell(reply)
+
+    def _whole_reply(self) -> TaskReply | None:
+        """The first reply received, None where it is not whole."""
         if len(self._data) < HEAD.size:
-            return
+            return None
         (length,) = HEAD.unpack_from(self._data)
-        if len(self._data) < HEAD.size + length:
-            return
-        reply = msgspec.msgpack.decode(self._data[HEAD.size :], type=TaskReply)
-        self._data.clear()
-        self.settled.set()
-        if self._pending is not None and not self._pending.done():
-            self._pending.set_result(reply)
+        end = HEAD.size + length
+        if len(self._data) < end:
+            return None
+        reply = msgspec.msgpack.decode(self._data[HEAD.size : end], type=TaskReply)
+        del self._data[:end]
+        return reply
 
     def process_exited(self) -> None:
         """The process has died, or was stopped: fail the task that waits."""
@@ -133,11 +154,12 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         if self._pending is not None and not self._pending.done():
             self._pending.set_exception(ConnectionResetError("the process has died"))
 
-    async def ask(self, data: bytes) -> TaskReply:
-        """Run one task, given as a framed message."""
+    async def ask(self, data: bytes, tell: Tell | None = None) -> TaskReply:
+        """Run one task, given as a framed message; `tell` takes the parts of a reply."""
         if not self.alive:
             raise ConnectionResetError("the process has died")
         reply = self._expect()
+        self._tell = tell
         self._pipe.write(data)
         return await reply
 
@@ -162,7 +184,11 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
 
 
 class ProcessLane:
-    """A few calculating processes, and the queue of tasks that wait for one."""
+    """A few calculating processes, and the queue of tasks that wait for one.
+
+    - waiting: how many may wait of those that can wait, and of those that cannot
+    - words: of the command of its processes, beside their seconds
+    """
 
     def __init__(
         self,
@@ -210,27 +236,34 @@ class ProcessLane:
         self._release(one)
 
     async def run(
-        self, ask: TaskRequest, client: str = "", seconds: float | None = None
+        self,
+        ask: TaskRequest,
+        client: str = "",
+        *,
+        seconds: float | None = None,
+        later: bool = False,
+        tell: Tell | None = None,
     ) -> TaskReply:
         """The reply to a task. Raises `QueueFullError` or `TimeLimitError`.
 
-        `seconds`: its time limit, where it is another than the lane's
+        - seconds: its time limit, where it is another than the lane's
+        - later: it can wait, so it runs after those that cannot
+        - tell: takes the parts of a reply that streams
         """
-        data, limit = frame(ask), seconds or self.seconds
-        try:
-            return await self._run_once(data, client, limit)
-        except ConnectionError:
-            pass
-        try:
-            return await self._run_once(data, client, limit)
-        except ConnectionError:
-            raise QueueFullError from None
+        # one that streams ends by itself, with what it has
+        limit = (seconds or self.seconds) + (END_SECONDS if ask.streams else 0)
+        for _ in range(2):
+            with contextlib.suppress(ConnectionError):
+                return await self._run_once(ask, client, limit, later, tell)
+        raise QueueFullError
 
-    async def _run_once(self, data: bytes, client: str, seconds: float) -> TaskReply:
-        one = await self._idle_process(client)
+    async def _run_once(
+        self, ask: TaskRequest, client: str, seconds: float, later: bool, tell: Tell | None
+    ) -> TaskReply:
+        one = await self._idle_process(client, later)
         try:
             async with asyncio.timeout(seconds):
-                reply = await one.ask(data)
+                reply = await one.ask(frame(ask), tell)
         except BaseException as error:
             self._recover(one)
             if isinstance(error, TimeoutError):
@@ -243,12 +276,12 @@ class ProcessLane:
             self._queue.end(client)
             self._serve_waiting()
 
-    async def _idle_process(self, client: str) -> CalculatorProcess:
+    async def _idle_process(self, client: str, later: bool) -> CalculatorProcess:
         """An idle process; waits for one, at most as long as a task may run."""
         place: Place = asyncio.get_running_loop().create_future()
-        self._queue.add(client, place)
+        self._queue.add(client, place, later=later)
         self._serve_waiting()
-        if not place.done() and len(self._queue) > self.most_waiting:
+        if not place.done() and self._queue.waiting(later) > self.most_waiting:
             self._queue.discard(client, place)
             raise QueueFullError
         try:

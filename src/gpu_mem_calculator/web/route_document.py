@@ -13,6 +13,7 @@ class RouteDocument(Struct, frozen=True, kw_only=True):
     """What the OpenAPI document says of one address.
 
     - `answer` and `body`: names of schemas; there may be no body; `binary`: it may be a file, too
+    - `events`: `name:schema` of the events that it sends to a client that accepts them
     - `query`: the query parameters that it takes, `defaults` those that are others than where an
       option is described; `words`: those of its path
     - `fails`: the statuses of its refusals, besides those of every address
@@ -22,6 +23,7 @@ class RouteDocument(Struct, frozen=True, kw_only=True):
     tag: str
     body: str = ""
     binary: bool = False
+    events: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
     defaults: dict[str, str] = {}
     words: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """The service's routes: calculations, facts, and what operators ask.
 
 A calculation's body is read within limits, its task is run in a lane, and a calculating process
-makes the reply. Facts, which never change, are encoded once.
+makes the reply. A reply may stream: what is refused soon is refused with its status, and later the
+last event says why there is no answer. Facts, which never change, are encoded once.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import cache, partial
 from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..ledger.units import KIB
@@ -24,35 +25,36 @@ from .addresses import CALCULATIONS, QUICK, SLOW, Address
 from .facts import FACT, preset_reply
 from .guard import refused
 from .observability import OUTCOMES, metrics
-from .pool import ProcessLane, QueueFullError, TimeLimitError
+from .pool import ProcessLane, QueueFullError, Tell, TimeLimitError
 from .reply_cache import ReplyCache
 from .route_document import RouteDocument
 from .settings import ServiceSettings
-from .worker_messages import BINARY, JSON, TaskReply, TaskRequest, refusal
+from .worker_messages import BINARY, EVENTS, JSON, TaskReply, TaskRequest, event, late, refusal
 
 MOST_OPTIONS, MOST_QUERY_BYTES = 200, 64 * KIB
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles
 RETRY_SECONDS = 2
 BUSY = f"the service is busy with other requests; try again in {RETRY_SECONDS} seconds"
-LATE = "this run takes longer than {:g} seconds, the limit of this service; try a smaller run"
-PLAN = "plan"  # the task that may take longer than its lane's others
 GONE = 499  # the client has disconnected; only the log shows this status
+FIRST_SECONDS = 1.0  # for a refusal to arrive, before the head of the answer is sent
+QUIET_SECONDS = 10.0  # without an event, after which a line is sent that says nothing
+# A proxy sends each event on, and nobody keeps them.
+STREAM_HEAD = {"cache-control": "no-store", "x-accel-buffering": "no"}
+WAITING = event("progress", {"text": "waiting for a free process", "part": 0.0, "seconds": 0.0})
+HERE = b": still here\n\n"
+Work = Callable[..., Coroutine[Any, Any, TaskReply]]
+Parts = asyncio.Queue[TaskReply | None]  # None after the last
 
 
 class BodyTooLargeError(Exception):
     """The body has more bytes than `ServiceSettings.body_bytes`."""
 
 
-async def answer_request(
-    request: Request, task: str, lane: str, *, binary: bool = False, **more: str
-) -> Response:
-    """The response of a calculating process, or a remembered one; `more` are words of the path.
-
-    binary: the body may be a file, which may be larger
-    """
+async def answer_request(request: Request, route: Address, lane: str) -> Response:
+    """The response of a calculating process, or a remembered one."""
     state = request.app.state
     settings: ServiceSettings = state.settings
-    is_file = binary and request.headers.get("content-type") == BINARY
+    is_file = route.binary and request.headers.get("content-type") == BINARY
     most = settings.snapshot_bytes if is_file else settings.body_bytes
     try:
         async with asyncio.timeout(settings.body_seconds):
@@ -63,19 +65,27 @@ async def answer_request(
         return _refused(408, f"the body took longer than {settings.body_seconds:g} seconds")
     except ClientDisconnect:
         return Response(status_code=GONE)
-    options = {**dict(request.query_params.items()), **more}
+    options = {**dict(request.query_params.items()), **request.path_params}
     if len(options) > MOST_OPTIONS or len(request.scope["query_string"]) > MOST_QUERY_BYTES:
         return _refused(414, "the address is too long; send the run as a body")
     packs = "gzip" in request.headers.get("accept-encoding", "")
-    key = (task, body, (*options.items(), ("gzip", str(packs))))
+    streams = bool(route.events) and EVENTS in request.headers.get("accept", "")
+    form = EVENTS if streams else "gzip" if packs else ""
+    key = (route.task, body, (*options.items(), ("form", form)))
     replies: ReplyCache = state.reply_cache
     reply = replies.get(key)
     if reply is not None:
         OUTCOMES.labels(lane, "remembered").inc()
         return _response(reply)
-    ask = TaskRequest(task, body, options, packs)
-    limit = settings.plan_seconds if task == PLAN else state.lanes[lane].seconds
-    return await _run_task(request, state.lanes[lane], ask, replies, key, limit)
+    at = state.lanes[lane]
+    ask = TaskRequest(route.task, body, options, packs, streams, at.seconds)
+    work = partial(_run_task, request, at, ask, replies, key, route.later)
+    if streams:
+        return await streamed(work, _response)
+    try:
+        return _response(await _run_while_connected(request, work()))
+    except ClientDisconnect:
+        return Response(status_code=GONE)
 
 
 async def _read_body(request: Request, most: int) -> bytes:
@@ -98,29 +108,70 @@ async def _run_task(
     ask: TaskRequest,
     replies: ReplyCache,
     key: object,
-    seconds: float,
-) -> Response:
-    """The task's response, or the refusal that says why there is none; counts the outcome."""
-    outcome = "answered"
+    later: bool,
+    tell: Tell | None = None,
+) -> TaskReply:
+    """The task's reply, or the refusal that says why there is none; counts the outcome."""
+    outcome = "left"
     try:
         client = request.client.host if request.client else ""
-        reply = await _run_while_connected(request, lane.run(ask, client, seconds))
+        reply = await lane.run(ask, client, later=later, tell=tell)
+        outcome = "answered" if reply.status < 300 else "refused"
         if reply.status == 200:
             replies.keep(key, reply)
-        else:
-            outcome = "refused"
-        return _response(reply)
+        return reply
     except QueueFullError:
         outcome = "busy"
-        return _refused(503, BUSY, {"retry-after": str(RETRY_SECONDS)})
+        return refusal(503, [BUSY])
     except TimeLimitError:
         outcome = "late"
-        return _refused(504, LATE.format(seconds))
-    except ClientDisconnect:
-        outcome = "left"
-        return Response(status_code=GONE)
+        return refusal(504, [late(lane.seconds)])
     finally:
         OUTCOMES.labels(lane.name, outcome).inc()
+
+
+async def streamed(work: Work, whole: Callable[[TaskReply], Response]) -> Response:
+    """The response of a task whose parts are events; `whole` makes that of a refusal."""
+    parts: Parts = asyncio.Queue()
+    task = asyncio.ensure_future(work(tell=parts.put_nowait))
+    task.add_done_callback(lambda _: parts.put_nowait(None))
+    try:
+        part = await asyncio.wait_for(parts.get(), FIRST_SECONDS)
+        first = b"" if part is None else part.body
+    except TimeoutError:
+        first = WAITING
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not first and task.result().media != EVENTS:
+        return whole(task.result())
+    return StreamingResponse(_events(task, first, parts), headers=STREAM_HEAD, media_type=EVENTS)
+
+
+async def _events(
+    task: asyncio.Future[TaskReply], first: bytes, parts: Parts
+) -> AsyncIterator[bytes]:
+    """The events of a task until its last; the task ends with the connection."""
+    try:
+        yield first
+        while not (task.done() and parts.empty()):
+            try:
+                part = await asyncio.wait_for(parts.get(), QUIET_SECONDS)
+            except TimeoutError:
+                yield HERE
+            else:
+                yield b"" if part is None else part.body
+        yield _last(task.result())
+    finally:
+        task.cancel()
+
+
+def _last(reply: TaskReply) -> bytes:
+    """The last event: that of the reply, or its refusal."""
+    if reply.media == EVENTS:
+        return reply.body
+    refused = msgspec.json.decode(reply.body)
+    return event("done", {"complete": False, "status": reply.status, **refused})
 
 
 async def _run_while_connected(request: Request, task: Coroutine[Any, Any, TaskReply]) -> TaskReply:
@@ -143,12 +194,12 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _refused(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    return _response(refusal(status, [sentence]), headers)
+def _refused(status: int, sentence: str) -> Response:
+    return _response(refusal(status, [sentence]))
 
 
-def _response(reply: TaskReply, headers: dict[str, str] | None = None) -> Response:
-    more: dict[str, Any] = dict(headers or {})
+def _response(reply: TaskReply) -> Response:
+    more: dict[str, Any] = {"retry-after": str(RETRY_SECONDS)} if reply.status == 503 else {}
     if reply.packed:
         more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
     if reply.filename:
@@ -157,7 +208,7 @@ def _response(reply: TaskReply, headers: dict[str, str] | None = None) -> Respon
         more["content-security-policy"] = SVG_POLICY
     if reply.fault:
         more["x-fault-id"] = reply.fault
-    if reply.media == JSON:
+    if reply.media in (JSON, EVENTS):
         more["cache-control"] = "no-store"
     return Response(reply.body, reply.status, more, media_type=reply.media)
 
@@ -207,8 +258,7 @@ def _calculation(route: Address) -> Endpoint:
             return refused(422, problem)
         replay = query.get("replay", route.defaults.get("replay", ""))
         lane = {"true": SLOW, "false": QUICK}.get(replay, route.lane)
-        words = request.path_params
-        return await answer_request(request, route.task, lane, binary=route.binary, **words)
+        return await answer_request(request, route, lane)
 
     return endpoint
 

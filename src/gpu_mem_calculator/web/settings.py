@@ -39,6 +39,7 @@ class ServiceSettings(Struct, frozen=True, kw_only=True):
     quick_seconds: Seconds = 5.0
     slow_processes: Few = 2
     slow_seconds: Seconds = 30.0
+    plan_processes: Few = 2
     plan_seconds: Seconds = 120.0
     waiting: Few = 64
     client_requests: Few = 32
@@ -84,3 +85,22 @@ def environment(settings: ServiceSettings) -> dict[str, str]:
         PREFIX + name.upper(): ",".join(value) if isinstance(value, list) else str(value)
         for name, value in values.items()
     }
+
+
+def limit_memory(settings: ServiceSettings) -> None:
+    """Limit this process's address space to `process_bytes`; not on Windows."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (settings.process_bytes, settings.process_bytes))
+
+
+def allowed_hosts(settings: ServiceSettings, endpoint: str) -> frozenset[str]:
+    """The hosts that models may be looked up on, the hub's own among them; none without `hub`."""
+    from urllib.parse import urlsplit
+
+    if not settings.hub:
+        return frozenset()
+    hub = urlsplit(endpoint).hostname
+    return frozenset(filter(None, [hub, *settings.hub_hosts]))

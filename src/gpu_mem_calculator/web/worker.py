@@ -9,7 +9,6 @@ the memory of the process is limited.
 from __future__ import annotations
 
 import gc
-import gzip
 import os
 import signal
 import sys
@@ -47,11 +46,26 @@ from .offered_changes import offered_changes
 from .offers import refused_choices, settings_that_hold
 from .options import Options, is_true, numbers, one_of, width, window
 from .pasted_text import FilesWantedError, asked, diagnosed, read_pasted, text_and_files
-from .plan_question import plans_reply
-from .settings import ServiceSettings, from_environment
-from .worker_messages import FILES, HEAD, TaskReply, TaskRequest, fault, frame, refusal
+from .plan_question import plan_events, plans_reply, warm_plan
+from .settings import allowed_hosts, from_environment, limit_memory
+from .worker_messages import (
+    EVENTS,
+    FILES,
+    GENTLE,
+    HEAD,
+    TaskReply,
+    TaskRequest,
+    event,
+    fault,
+    frame,
+    gzipped,
+    late,
+    refusal,
+    unheard,
+)
 
 Task = Callable[[Any, Options], Any]
+Tell = Callable[[TaskReply], None]
 SIDES = ("a", "b")  # of a comparison
 VERSIONS = {"schema_version", "api_version"}  # fields that say a version
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
@@ -73,9 +87,20 @@ class TextPage(Struct, frozen=True):
     filename: str = ""
 
 
-def answer(ask: TaskRequest) -> TaskReply:
-    """The reply to one request; its errors are turned into refusals by the worker."""
+def answer(ask: TaskRequest, tell: Tell) -> TaskReply:
+    """The reply to one request; its errors are turned into refusals by the worker.
+
+    tell: takes the parts of a reply that streams
+    """
     is_file = ask.task == "diagnose" and is_pickle(ask.body)
+    if ask.streams:
+        done = plan_events(
+            _data(ask.body),
+            page=is_true(ask.options, "page"),
+            seconds=ask.seconds,
+            tell=lambda name, data: tell(TaskReply(200, event(name, data), EVENTS, more=True)),
+        )
+        return TaskReply(200 if done.complete else 206, event("done", done), EVENTS)
     result = TASKS[ask.task](ask.body if is_file else _data(ask.body), ask.options)
     if isinstance(result, TextPage):
         return TaskReply(200, result.text.encode(), result.media, result.filename)
@@ -249,6 +274,7 @@ def warm_up(_body: Any, _options: Options) -> Any:
 TASKS: dict[str, Task] = {
     "warm": warm_up,
     "agent": agent,
+    "warm-plan": warm_plan,
     "calculate": calculate,
     "check": check,
     "admission/kubernetes": kubernetes,
@@ -280,13 +306,14 @@ class WorkerProcess:
 
     def __init__(self, source: IO[bytes], target: IO[bytes]) -> None:
         self.source, self.target = source, target
-        self.busy = False
+        self.busy = self.sending = False
 
     def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        """Signal handler: end the running task, if there is one."""
+        """Signal handler: end the running task, if there is one; a part is sent in whole."""
         if self.busy:
             self.busy = False
-            raise TaskInterrupted
+            if not self.sending:
+                raise TaskInterrupted
 
     def run(self) -> None:
         """Answer requests until the service closes the pipe."""
@@ -298,11 +325,19 @@ class WorkerProcess:
         """The reply to a request; an empty one where it was interrupted."""
         try:
             self.busy = True
-            return reply_or_refusal(ask)
+            return reply_or_refusal(ask, self.tell)
         except TaskInterrupted:
             return TaskReply(0, b"")  # nobody reads it
         finally:
             self.busy = False
+
+    def tell(self, part: TaskReply) -> None:
+        """Send a part of the running task's reply."""
+        self.sending = True
+        self.send(part)
+        self.sending = False
+        if not self.busy:
+            raise TaskInterrupted
 
     def send(self, reply: TaskReply) -> None:
         """Write one reply and flush it."""
@@ -310,11 +345,12 @@ class WorkerProcess:
         self.target.flush()
 
 
-def reply_or_refusal(ask: TaskRequest) -> TaskReply:
+def reply_or_refusal(ask: TaskRequest, tell: Tell = unheard) -> TaskReply:
     """The task's reply, or the refusal for the error it raised."""
     try:
-        reply = answer(ask)
-        return gzipped(reply) if ask.packs and len(reply.body) >= PACK_FROM_BYTES else reply
+        reply = answer(ask, tell)
+        packs = ask.packs and not ask.streams and len(reply.body) >= PACK_FROM_BYTES
+        return gzipped(reply) if packs else reply
     except DeniedError as error:
         return refusal(400, error.problems)
     except FilesWantedError as error:
@@ -323,36 +359,14 @@ def reply_or_refusal(ask: TaskRequest) -> TaskReply:
         return refusal(501, error.problems)
     except InputError as error:
         return refusal(422, error.problems)
+    except TimeoutError:
+        return refusal(504, [late(ask.seconds)])
     except MemoryError:
         return refusal(413, [TOO_LARGE])
     except Exception as error:
         reply = fault()
         log_fault(reply.fault, error)
         return reply
-
-
-def gzipped(reply: TaskReply) -> TaskReply:
-    """The reply with its body gzipped, at the fastest level."""
-    return replace(reply, body=gzip.compress(reply.body, compresslevel=1, mtime=0), packed=True)
-
-
-def limit_memory(settings: ServiceSettings) -> None:
-    """Limit this process's address space to `process_bytes`; not on Windows."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (settings.process_bytes, settings.process_bytes))
-
-
-def allowed_hosts(settings: ServiceSettings) -> frozenset[str]:
-    """The hosts that models may be looked up on; none without `settings.hub`."""
-    from urllib.parse import urlsplit
-
-    if not settings.hub:
-        return frozenset()
-    hub = urlsplit(endpoint()).hostname
-    return frozenset(filter(None, [hub, *settings.hub_hosts]))
 
 
 def main() -> None:
@@ -362,12 +376,21 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would take address space
     limit_memory(settings)
     seconds = LOOKUP_SHARE * float(sys.argv[1])
+    if GENTLE in sys.argv and hasattr(os, "nice"):  # not on Windows
+        os.nice(3)
     files = FILES in sys.argv  # an agent's tool still opens none that its call does not name
-    allow(Access(files=files, hosts=allowed_hosts(settings), seconds=seconds, size=MOST_FETCHED))
+    allow(
+        Access(
+            files=files,
+            hosts=allowed_hosts(settings, endpoint()),
+            seconds=seconds,
+            size=MOST_FETCHED,
+        )
+    )
     process = WorkerProcess(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, process.interrupt)
-    first = reply_or_refusal(TaskRequest("warm", b"", {}))
+    first = reply_or_refusal(TaskRequest("warm-plan" if GENTLE in sys.argv else "warm", b"", {}))
     gc.freeze()  # what is loaded now stays: the garbage collector need not visit it
     process.send(first)
     process.run()

@@ -10,15 +10,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from string import Template
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ...ledger.units import GIB
-from ..backtest_picture import SHAPES
 from ..html import asset
 from ..html_tables import num_cells, remarks_list, size, table, text
-from ..svg import svg_text
 from .amounts import (
     PARTS,
     card,
@@ -29,16 +32,24 @@ from .amounts import (
     time_parts,
     training_words,
 )
-from .figures import MILLI, PlanColumn, PlotAxis, interval, plan_axes, plan_columns
-from .text import NAMED, space_words
-from .words import change_words, engine_words, question_words, setup_words, setups_apart
+from .figures import MILLI, PlanColumn, interval, plan_columns
+from .scatter import scatter
+from .text import space_words
+from .words import (
+    GROUPS,
+    by_idea,
+    change_words,
+    engine_words,
+    question_words,
+    setup_words,
+    setups_apart,
+)
 
 if TYPE_CHECKING:
     from ...advice.planner.answers.plans import Plan, Plans
 
 SHOWN_STAGES = 8  # pipeline stages in full; of more, the first, the last and the largest
-WIDTH, HEIGHT = 520, 340
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 38, 48
+OPTION = re.compile(r"try --fix (\S+)")  # in sentences of the planner
 
 
 def panel(plan: Plan, *, shown: bool) -> str:
@@ -46,12 +57,19 @@ def panel(plan: Plan, *, shown: bool) -> str:
     name = f"plan-{plan.rank}"
     hidden = "" if shown else " hidden"
     return (
-        f'<article class="plan" data-rank="{plan.rank}" aria-labelledby="{name}"{hidden}>'
+        f'<article class="plan" data-rank="{plan.rank}" data-key="{key(plan)}" '
+        f'aria-labelledby="{name}"{hidden}>'
         f'<header><h2 id="{name}">Plan {plan.rank}</h2>'
         f'<button type="button" class="button" data-keep="{plan.rank}">Compare</button></header>'
         f'<p class="words">{_words(plan)}</p>{_figure_table(plan)}{_time(plan)}{_stages(plan)}'
         f"{_why(plan)}{_knobs(plan)}{_run_file(plan)}</article>"
     )
+
+
+def key(plan: Plan) -> str:
+    """A short name of a plan's set-up, which it keeps while other plans change its rank."""
+    named = plan.file, sorted(plan.settings.items(), key=str)
+    return f"{zlib.crc32(repr(named).encode()):08x}"
 
 
 def _words(plan: Plan) -> str:
@@ -64,11 +82,10 @@ def figures(plan: Plan) -> Iterator[tuple[str, str]]:
     """The figures of a plan: name and text."""
     has = card(plan.run.get("hardware") or {}).memory_bytes
     spare = f"{abs(plan.headroom_bytes) / GIB:.1f} GiB"
-    yield (
-        "verdict",
-        f"fits, {spare} to spare" if plan.fits_on_gpu else f"does not fit, {spare} short",
-    )
-    yield "needs", f"{card_bytes(plan) / GIB:.1f} of {has / GIB:.1f} GiB per GPU"
+    fits = f"fits, {spare} to spare" if plan.fits_on_gpu else f"does not fit, {spare} short"
+    least = "" if plan.replayed else "at least "
+    yield "verdict", fits if plan.replayed else "not replayed yet"
+    yield "needs", f"{least}{card_bytes(plan) / GIB:.1f} of {has / GIB:.1f} GiB per GPU"
     if plan.serving is None:
         yield "step", f"{interval(plan.step_seconds)} s"
         yield "MFU", f"{100 * plan.mfu:.1f} %"
@@ -171,122 +188,13 @@ def _run_file(plan: Plan) -> str:
 def row(plan: Plan, words: str, columns: Sequence[PlanColumn]) -> str:
     """A row of the table of plans, whose number opens the plan."""
     label = f"plan {plan.rank}, {engine_words(plan.run)}"
+    waits = "" if plan.replayed else ' class="waiting" title="not replayed yet"'
     return (
-        f'<tr><td class="num"><button type="button" class="rank" data-plan="{plan.rank}" '
+        f'<tr{waits}><td class="num"><button type="button" class="rank" data-plan="{plan.rank}" '
         f'aria-pressed="{str(plan.rank == 1).lower()}" aria-label="{text(label)}">{plan.rank}'
         f'</button></td><th scope="row">{text(words)}</th>'
         f"{num_cells(*(column.text(plan) for column in columns))}</tr>"
     )
-
-
-def scatter(plans: Plans) -> str:
-    """The picture as SVG, its points as buttons."""
-    across, up = plan_axes(plans.plans)
-    words = f"{up.title} against {across.title} of {len(plans.plans)} plans"
-    return (
-        f'<svg class="front" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" '
-        f'aria-label="{words}; arrow keys move between them">{"".join(scatter_lines(plans))}</svg>'
-        f"{_legend(engines_of(plans))}"
-    )
-
-
-def engines_of(plans: Plans) -> list[str]:
-    """The engines of plans, each of which has its mark."""
-    return list(dict.fromkeys(engine_words(one.run) for one in plans.plans))
-
-
-def scatter_lines(plans: Plans, *, still: bool = False) -> list[str]:
-    """The lines of the picture; still: its points are no buttons."""
-    across, up = plan_axes(plans.plans)
-    front = {plans.plans[i].rank for i in plans.front}
-    ordered = sorted(plans.plans, key=lambda one: (across.value(one), up.value(one)))
-    named = engines_of(plans)
-    return [
-        *_grid(across, up),
-        *_limit(plans, across),
-        *_front_line([one for one in ordered if one.rank in front], across, up),
-        *(_point(one, False, named, across, up, still) for one in ordered if one.rank not in front),
-        *(_point(one, True, named, across, up, still) for one in ordered if one.rank in front),
-    ]
-
-
-def _x(axis: PlotAxis, value: float) -> float:
-    return LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT)
-
-
-def _y(axis: PlotAxis, value: float) -> float:
-    return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM)
-
-
-def _grid(across: PlotAxis, up: PlotAxis) -> Iterator[str]:
-    for value in up.ticks():
-        y = _y(up, value)
-        yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
-        yield svg_text(LEFT - 8, f"{y + 4:.1f}", f"{value:,.6g}", kind="tick", anchor="end")
-    for value in across.ticks():
-        x = f"{_x(across, value):.1f}"
-        yield f'<path class="grid" d="M{x} {TOP}V{HEIGHT - BOTTOM}"/>'
-        yield svg_text(x, HEIGHT - BOTTOM + 18, f"{value:,.6g}", kind="tick", anchor="middle")
-    yield svg_text(LEFT, TOP - 22, up.title, kind="axis", anchor="start")
-    yield svg_text(WIDTH - RIGHT, HEIGHT - 8, across.title, kind="axis", anchor="end")
-
-
-def _limit(plans: Plans, across: PlotAxis) -> Iterator[str]:
-    """The memory of the card, where it is in the picture."""
-    if plans.plans[0].serving is not None:
-        return
-    has = card(plans.plans[0].run.get("hardware") or {}).memory_bytes / GIB
-    if across.low < has < across.high:
-        x = f"{_x(across, has):.1f}"
-        yield f'<path class="limit" d="M{x} {TOP}V{HEIGHT - BOTTOM}"/>'
-        yield svg_text(x, TOP - 10, f"card {has:.1f}", kind="limit-label", anchor="end")
-
-
-def _front_line(front: Sequence[Plan], across: PlotAxis, up: PlotAxis) -> Iterator[str]:
-    points = [f"{_x(across, across.value(p)):.1f} {_y(up, up.value(p)):.1f}" for p in front]
-    if len(points) > 1:
-        yield f'<path class="line" d="M{"L".join(points)}"/>'
-
-
-def _point(
-    plan: Plan, on_front: bool, named: list[str], across: PlotAxis, up: PlotAxis, still: bool
-) -> str:
-    x, y = _x(across, across.value(plan)), _y(up, up.value(plan))
-    number = named.index(engine_words(plan.run)) % len(SHAPES)
-    shown = ", ".join(f"{one.head} {one.text(plan)}" for one in plan_columns([plan]))
-    says = text(f"plan {plan.rank}: {', '.join(setup_words(plan))}; {shown}")
-    first = plan.rank == 1
-    button = (
-        ""
-        if still
-        else (
-            f'role="button" data-plan="{plan.rank}" tabindex="{0 if first else -1}" '
-            f'aria-pressed="{str(first).lower()}" aria-label="{says}" '
-        )
-    )
-    front = _front_class(plan, on_front)
-    rank = svg_text(0, -10, plan.rank, kind="rank", anchor="middle")
-    return (
-        f'<g class="point e-{number}{front}" {button}'
-        f'transform="translate({x:.1f} {y:.1f})"><title>{says}</title>'
-        f'<circle class="hit" r="11"/><path transform="scale(1.3)" d="{SHAPES[number]}"/>'
-        f"{'' if still and 'named' not in front else rank}</g>"
-    )
-
-
-def _front_class(plan: Plan, on_front: bool) -> str:
-    if not on_front:
-        return ""
-    return " on-front named" if plan.rank <= NAMED else " on-front"
-
-
-def _legend(named: Sequence[str]) -> str:
-    items = "".join(
-        f'<li><svg class="mark e-{i % len(SHAPES)}" viewBox="-7 -7 14 14" aria-hidden="true">'
-        f'<path d="{SHAPES[i % len(SHAPES)]}"/></svg>{text(name)}</li>'
-        for i, name in enumerate(named)
-    )
-    return f'<ul class="legend">{items}<li class="soft">filled: on the Pareto front</li></ul>'
 
 
 def plan_page(plans: Plans) -> str:
@@ -306,8 +214,15 @@ def plan_page(plans: Plans) -> str:
     )
 
 
-def plan_body(plans: Plans) -> str:
-    """The plans: the verdict, the front beside every plan, of which the first is shown, a table."""
+def plan_body(plans: Plans, *, asked: bool = False) -> str:
+    """The plans: the verdict, the front beside every plan, of which the first is shown, a table.
+
+    asked: on the page of a service, with the question, and without the options of the command
+    """
+    if asked:
+        limits = [OPTION.sub(r"set \1 in the calculator", one) for one in plans.limits]
+        head = f'<h2 class="asked">{text(question_words(plans, hints=False))}</h2>'
+        return head + plan_body(structs.replace(plans, limits=limits))
     if not plans.plans:
         return f'<div class="plans">{_verdict(plans)}</div>'
     panels = "".join(panel(one, shown=i == 0) for i, one in enumerate(plans.plans))
@@ -336,9 +251,25 @@ def _verdict(plans: Plans) -> str:
 
 
 def _table(plans: Plans) -> str:
-    """The plans of the question's top, and those of the front."""
+    """The plans: the best of each engine, then other ideas; a user's own as they are ranked."""
     columns = plan_columns(plans.plans)
     heads = ["#no.", "set-up", *(f"#{one.head}" for one in columns)]
-    set_ups = zip(plans.plans, setups_apart(plans.plans), strict=True)
-    rows = [row(one, ", ".join(words), columns) for one, words in set_ups]
-    return table("Plans, best first", heads, rows, kind="ranked")
+    words = dict(zip((one.rank for one in plans.plans), setups_apart(plans.plans), strict=True))
+    groups = by_idea(plans.plans)
+    if plans.question.get("candidates") or len(groups) == 1:
+        groups = [("", plans.plans)]
+    folded = groups.pop() if len(groups) == len(GROUPS) else None
+
+    def rows(title: str, listed: Sequence[Plan]) -> Iterator[str]:
+        if title:
+            head = f'<th scope="colgroup" colspan="{len(heads)}">{title}</th>'
+            yield f'<tr class="group">{head}</tr>'
+        yield from (row(one, ", ".join(words[one.rank]), columns) for one in listed)
+
+    shown = chain.from_iterable(rows(*group) for group in groups)
+    whole = table("Plans by number, 1 is the best", heads, shown, kind="ranked")
+    if folded is None:
+        return whole
+    title, listed = folded
+    more = table(title, heads, rows("", listed), kind="ranked")
+    return f"{whole}<details><summary>{title}: {len(listed)}</summary>{more}</details>"

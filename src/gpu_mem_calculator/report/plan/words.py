@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...ledger.units import count, gib
 from ...tools.translation.arguments import tables
 from ...training.engines import DEFAULT, engine_knobs, engine_names, engine_row, spellings
+from ...training.knob import LOSS
+from ...training.losses import LOSSES
 from .amounts import card
 
 if TYPE_CHECKING:
@@ -16,13 +18,14 @@ if TYPE_CHECKING:
 _TABLES = tables(__file__)
 # The first words where something else than the fastest set-up is looked for.
 GOALS = _TABLES["goals"]
+GROUPS: Sequence[str] = _TABLES["groups"]["titles"]
 AXES: Mapping[str, str] = _TABLES["axes"]
 RECOMPUTE: Mapping[str, str] = _TABLES["recompute"]
 CHANGES: Mapping[str, str] = _TABLES["changes"]  # of one key, with their value
 VALUES: Mapping[str, str] = _TABLES["values"]  # what follows a value that says enough
 # Settings that are on, in words.
 WORDED = [knob for name in engine_names() for knob in engine_knobs(name) if knob.words[0]]
-TITLES = {knob.key.rpartition(".")[2]: knob.words[0] for knob in WORDED}
+TITLES = {**_TABLES["titles"], **{k.key.rpartition(".")[2]: k.words[0] for k in WORDED}}
 SHORT_WORDS = dict(knob.words for knob in WORDED)
 # Titles of servers that are long in a table.
 SHORT_TITLES = {"TensorRT-LLM": "TRT-LLM"}
@@ -50,6 +53,34 @@ def setup_words(plan: Plan) -> list[str]:
     return [*words, *_value_words(run), *_other_words(plan.settings)]
 
 
+def engine_name(run: Mapping[str, Any]) -> str:
+    """The engine, whatever its stage or strategy."""
+    served = run.get("inference")
+    return str((run.get("engine") or {}).get("type") if served is None else served.get("engine"))
+
+
+def idea(plan: Plan) -> tuple[str, ...]:
+    """What is essential of a set-up: plans with the same differ in their details alone."""
+    run = plan.run
+    mesh = (one for one in _mesh_words(run) if one.partition(" ")[0] in AXES.values())
+    return engine_words(run), *mesh, *_offload_words(run.get("engine") or {})
+
+
+def by_idea(plans: Sequence[Plan]) -> list[tuple[str, list[Plan]]]:
+    """Plans, best first, in groups with a title: the best of each engine, the best of each other
+    idea, and what differs from these in details.
+    """
+    bests = {engine_name(one.run): one for one in reversed(plans)}
+    ideas = {idea(one): one for one in reversed(plans)}
+    known = [idea(one) for one in bests.values()]
+    groups: dict[str, list[Plan]] = {title: [] for title in GROUPS}
+    for one in plans:
+        best = one is bests[engine_name(one.run)]
+        other = one is ideas[idea(one)] and idea(one) not in known
+        groups[GROUPS[0 if best else 1 if other else 2]].append(one)
+    return [(title, listed) for title, listed in groups.items() if listed]
+
+
 def engine_words(run: Mapping[str, Any]) -> str:
     """The engine, with its ZeRO stage or sharding strategy."""
     return _titles(run)[0]
@@ -75,7 +106,7 @@ def _mesh_words(run: Mapping[str, Any]) -> Iterator[str]:
         if size != 1:
             yield f"{word} {size}"
     if (chunks := sizes.get("virtual_pipeline_size") or 1) != 1:
-        yield f"{chunks} chunks a stage"
+        yield f"interleaved in {chunks} chunks"
     if sizes.get("sequence_parallel"):
         yield "SP"
 
@@ -120,11 +151,18 @@ def _host_words(plan: Plan) -> Iterator[str]:
 
 
 def _value_words(run: Mapping[str, Any]) -> Iterator[str]:
-    for path, noun in VALUES.items():
+    for path in VALUES:
         name, _, key = path.partition(".")
         value = (run.get(name) or {}).get(key)
         if value is not None and value not in ("none", "auto"):
-            yield f"{str(value).replace('_', ' ')} {noun}".rstrip()
+            yield _value(path, value)
+
+
+def _value(path: str, value: Any) -> str:
+    """A value that says enough, with its noun: `bf16 mixed`, `Liger's loss`."""
+    if path == LOSS and (loss := LOSSES.get(str(value))) is not None and loss.title:
+        return loss.title
+    return f"{str(value).replace('_', ' ')} {VALUES[path]}".rstrip()
 
 
 def _other_words(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -176,10 +214,15 @@ def _short_words(plan: Plan) -> Iterator[str]:
         yield f"{level}:{layers.split()[0]}" if layers else "none" if level == "no" else level
     if any(_offload_words(run.get("engine") or {})):
         yield "".join(["offload", *(f":{words.split()[0]}GiB" for words in _host_words(plan))])
+    loss = str((run.get("training") or {}).get("loss"))
     for words in (*_value_words(run), *_other_words(plan.settings)):
         first, _, noun = words.rpartition(" ")
-        short = noun in ("loss", "optimizer") and words not in SHORT_WORDS
-        yield first.split()[0] if short else SHORT_WORDS.get(words, words.removesuffix(" cache"))
+        if loss in LOSSES and words == _value(LOSS, loss):
+            yield loss.partition("_")[0]
+        elif noun == "optimizer" and words not in SHORT_WORDS:
+            yield first.split()[0]
+        else:
+            yield SHORT_WORDS.get(words, words.removesuffix(" cache"))
 
 
 def change_words(change: Mapping[str, Any]) -> str:
@@ -194,9 +237,11 @@ def _changed(path: str, value: Any) -> str:
     if path in ("training.activation_checkpointing", "training.recompute"):
         return next(_recompute_words({key: value}))
     if path in VALUES and value not in (None, "auto", "none"):
-        return f"{str(value).replace('_', ' ')} {VALUES[path]}".rstrip()
+        return _value(path, value)
     if path in CHANGES:
         return CHANGES[path].format(value)
+    if key in TITLES and isinstance(value, bool):
+        return TITLES[key] if value else f"no {TITLES[key]}"
     return next(_offload_words({key: value}), f"{key}={value_text(value)}")
 
 
@@ -205,8 +250,11 @@ def value_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-def question_words(plans: Plans) -> str:
-    """What was asked: the model, the GPUs, the sequence and the batch, or a server's targets."""
+def question_words(plans: Plans, *, hints: bool = True) -> str:
+    """What was asked: the model, the GPUs, the sequence and the batch, or a server's targets.
+
+    hints: with the options of the command that change what was assumed
+    """
     asked = plans.question
     run = plans.plans[0].run if plans.plans else {}
     model = {**(asked.get("model") or {}), **(run.get("model") or {})}
@@ -216,28 +264,28 @@ def question_words(plans: Plans) -> str:
     hardware = run.get("hardware") or asked.get("hardware")
     found = card(hardware) if hardware else None
     where = f" on {found.num_gpus:,} × {found.title}" if found else ""
-    said = _served_words(asked) if "users" in asked else _trained_words(asked, run)
+    said = _served_words(asked) if "users" in asked else _trained_words(asked, run, hints)
     tokens = [f"{count(asked['tokens'])} tokens"] if asked.get("tokens") else []
     goal = GOALS.get(str(asked.get("goal")), "") if plans.plans else ""
     return goal + ", ".join([f"{name}{where}", *said, *tokens])
 
 
-def _trained_words(asked: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+def _trained_words(asked: Mapping[str, Any], run: Mapping[str, Any], hints: bool) -> Iterator[str]:
     """The sequence and the batch of a step; those of the first plan where they were left open."""
     if asked.get("candidates"):
         return
     training = run.get("training") or {}
     sequence = asked.get("seq_len") or training.get("seq_len")
     if sequence:
-        own = " (--seq-len changes it)" if "seq_len" in (asked.get("assumed") or {}) else ""
-        yield f"sequence {sequence:,}{own}"
+        assumed = hints and "seq_len" in (asked.get("assumed") or {})
+        yield f"sequence {sequence:,}{' (--seq-len changes it)' if assumed else ''}"
     if asked.get("global_batch"):
         yield f"global batch {asked['global_batch']:,}"
     elif training:
         steps = training.get("gradient_accumulation_steps") or 1
         copies = (run.get("parallelism") or {}).get("data_parallel_size") or 1
         batch = (training.get("batch_size") or 1) * steps * copies
-        yield f"global batch {batch:,} (--global-batch changes it)"
+        yield f"global batch {batch:,}{' (--global-batch changes it)' if hints else ''}"
 
 
 def _served_words(asked: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from gpu_mem_calculator.advice.planner.answers.question import (
 )
 from gpu_mem_calculator.advice.planner.training.best import plan_training
 from gpu_mem_calculator.advice.planner.training.candidates import rank_candidates
+from gpu_mem_calculator.advice.planner.training.trials import IN_FULL
 from gpu_mem_calculator.runfile.text.errors import InputError
 
 
@@ -53,6 +54,29 @@ def test_plans_fit_and_come_fastest_first() -> None:
     assert [plan.rank for plan in plans] == list(range(1, len(plans) + 1))
     seconds = [plan.step_seconds.estimate for plan in plans]
     assert seconds == sorted(seconds)
+
+
+def test_the_best_of_each_engine_is_among_the_plans() -> None:
+    """However many set-ups of one engine are faster."""
+    both = plan_training(asked(engines=("deepspeed", "megatron_lm"), fix={}, top=1)).plans
+    alone = plan_training(asked(engines=("deepspeed",), fix={}, top=1)).plans[0]
+    best = next(one for one in both if one.run["engine"]["type"] == "deepspeed")
+    assert best.run == alone.run
+    assert best.rank > IN_FULL
+
+
+def test_the_ranked_list_comes_before_its_replays() -> None:
+    """Then they are filled in; in the end the plans are those that nobody watched."""
+    known: list[Plans] = []
+    plans = plan_training(asked(), changed=lambda so_far: known.append(so_far()))
+    ranked = next(one for one in known if len(one.plans) > 1)
+    assert not any(one.replayed for one in ranked.plans)
+    assert ranked.front
+    replayed = [sum(one.replayed for one in each.plans) for each in known]
+    assert replayed[-1] == len(plans.plans)
+    assert plans.plans == planned().plans
+    settings = [one.settings for one in ranked.plans]
+    assert plans.plans[0].settings in settings
 
 
 def test_a_plan_is_a_run_file() -> None:

@@ -4,7 +4,7 @@ front of memory against time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -71,6 +71,8 @@ class ServingFigures(Struct, frozen=True, kw_only=True):
 class Plan(Shown, Struct, frozen=True, kw_only=True):
     """One set-up, estimated in full.
 
+    - `replayed`: False while the search goes on and only its ledger is known: memory is then the
+      sum of the tensors, the least margin and what is outside torch
     - `run`: a run file; `settings`: the keys in which it differs from the other plans
     - `file`: of a candidate, the file that it was read from
     - `open`: what is not modelled and could add to `needs_bytes`, a sentence each
@@ -99,6 +101,7 @@ class Plan(Shown, Struct, frozen=True, kw_only=True):
     serving: ServingFigures | None = None
     file: str | None = None
     open: list[str] = field(default_factory=list)
+    replayed: bool = True
 
 
 class SmallestChange(Struct, frozen=True, kw_only=True):
@@ -136,6 +139,7 @@ class Plans(Drawn, Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
+SoFar = Callable[[], Plans]  # the plans that are known until now
 INTERRUPTED = "the search was interrupted: the list and its front are not complete"
 
 

@@ -21,7 +21,7 @@ from ....runfile.text.counts import parameter_count
 from ....runfile.text.errors import InputError, MissingExtraError, nearest, quoted
 from ....tools.read import Asked, read
 from ....training import engines
-from ..answers.plans import Plans, PlansSoFar
+from ..answers.plans import Plans, PlansSoFar, SoFar
 from ..answers.question import (
     FASTEST,
     FEWEST_GPUS,
@@ -148,6 +148,7 @@ def plan(
     serve: str | None = None,
     progress: Progress | None = None,
     found: Callable[[Plans], None] | None = None,
+    changed: Callable[[SoFar], None] | None = None,
     **targets: Any,
 ) -> Plans:
     """The set-ups of a model that fit on GPUs, fastest first; or `candidates` ranked.
@@ -165,6 +166,8 @@ def plan(
       latency, first_token and throughput (`ServingQuestion`)
     - progress: called with what is done, and which part of it is
     - found: called with the plans for training so far, whenever a faster one is found
+    - changed: called whenever more is known with a function that gives the plans so far, with those
+      for training that wait for their replay
 
     Ctrl-C raises `PlansSoFar`, a KeyboardInterrupt with the plans that were found before it.
     """
@@ -184,10 +187,12 @@ def plan(
         asked = PlanQuestion(
             **given, engines=engine_choice(named), **_training(seq_len, global_batch, targets)
         )
-        return _planned(_one_card(with_keys(asked, fix or {}, vary or {})), progress, found)
+        return _planned(
+            _one_card(with_keys(asked, fix or {}, vary or {})), progress, found, changed
+        )
     servers = engine_choice([one for one in (serve, *named) if one != ANY], served=True)
     question = ServingQuestion(**given, engines=servers, **_served(seq_len, global_batch, targets))
-    return _served_plans(_one_card(with_keys(question, fix or {}, vary or {})), progress)
+    return _served_plans(_one_card(with_keys(question, fix or {}, vary or {})), progress, changed)
 
 
 def _one_card(question: Question) -> Question:
@@ -252,7 +257,10 @@ def _check_hardware(hardware: Mapping[str, Any], goal: str) -> None:
 
 
 def _planned(
-    asked: PlanQuestion, progress: Progress | None, found: Callable[[Plans], None] | None
+    asked: PlanQuestion,
+    progress: Progress | None,
+    found: Callable[[Plans], None] | None,
+    changed: Callable[[SoFar], None] | None,
 ) -> Plans:
     _check_hardware(asked.hardware, asked.goal)
     from ..training.best import plan_training
@@ -264,8 +272,9 @@ def _planned(
         return replace(plans, question=question)
 
     shown = found and (lambda plans: found(of_question(plans)))
+    news = changed and (lambda known: changed(lambda: of_question(known())))
     try:
-        return of_question(plan_training(replace(asked, **assumed), progress, shown))
+        return of_question(plan_training(replace(asked, **assumed), progress, shown, news))
     except PlansSoFar as interrupted:
         raise PlansSoFar(of_question(interrupted.plans)) from None
 
@@ -281,13 +290,17 @@ def _assumed(asked: PlanQuestion) -> dict[str, Any]:
     return {"seq_len": default_sequence(find_model(given).arch.max_seq_len, given.max_seq_len)}
 
 
-def _served_plans(asked: ServingQuestion, progress: Progress | None) -> Plans:
+def _served_plans(
+    asked: ServingQuestion, progress: Progress | None, changed: Callable[[SoFar], None] | None
+) -> Plans:
     _check_hardware(asked.hardware, asked.goal)
     from ..serving.best import plan_serving
 
-    if progress is None:
-        return plan_serving(asked)
-    return plan_serving(asked, lambda done, total, text: progress(text, done / max(1, total)))
+    def told(done: int, total: int, text: str) -> None:
+        if progress is not None:
+            progress(text, done / max(1, total))
+
+    return plan_serving(asked, told, changed)
 
 
 def _ranked(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import ceil, floor
 from typing import Any
 
@@ -34,6 +35,7 @@ from ..answers.plans import (
     PlansSoFar,
     SearchedSpace,
     SmallestChange,
+    SoFar,
 )
 from ..answers.question import FASTEST, LARGEST_MODEL
 from ..answers.serving_question import ServingQuestion
@@ -248,12 +250,21 @@ def changed_point(
     return point(served, lengths, max(1, batch), servers)
 
 
-def searched_plans(question: ServingQuestion, progress: Progress | None = None) -> Plans:
-    """The best plans, and every plan on the front; the smallest changes where there is none."""
+def searched_plans(
+    question: ServingQuestion,
+    progress: Progress | None = None,
+    changed: Callable[[SoFar], None] | None = None,
+) -> Plans:
+    """The best plans, and every plan on the front; the smallest changes where there is none.
+
+    changed: called after each set-up that starts with a function that gives the plans so far
+    """
     started = time.perf_counter()
     search = begun_search(question)
     try:
-        evaluate_servers(search, progress)
+        evaluate_servers(
+            search, progress, changed and (lambda: changed(partial(best_plans, search)))
+        )
         found = best_plans(search)
         if found.plans:
             effects = knob_effects(search, chosen_points(search)[0])
@@ -271,10 +282,13 @@ def searched_plans(question: ServingQuestion, progress: Progress | None = None) 
 
 
 def best_plans(search: ServingSearch) -> Plans:
-    """The best plans of the set-ups that were evaluated, and those on their front."""
+    """The best plans of the set-ups that were evaluated, that of each engine, and those on their
+    front.
+    """
     question = search.question
     ranked = chosen_points(search)
-    shown = ranked[: question.top]
+    firsts = {id(one) for one in {one.served.setup.engine: one for one in ranked[::-1]}.values()}
+    shown = [one for n, one in enumerate(ranked) if n < question.top or id(one) in firsts]
     edge = [one for one in front(search.points) if meets(question, one)]
     kept = [*shown, *(one for one in edge if one not in shown)]
     return Plans(
@@ -341,12 +355,16 @@ def largest_names(question: ServingQuestion, most: int) -> list[str]:
     return [one.setting[0].partition("=")[2] for one in changes]
 
 
-def plan_serving(question: ServingQuestion, progress: Progress | None = None) -> Plans:
+def plan_serving(
+    question: ServingQuestion,
+    progress: Progress | None = None,
+    changed: Callable[[SoFar], None] | None = None,
+) -> Plans:
     """The plans of a question, best first by its goal."""
     check_question(question)
     if question.goal == LARGEST_MODEL:
         return largest_models_plans(question, progress)
-    return searched_plans(question, progress)
+    return searched_plans(question, progress, changed)
 
 
 def check_question(question: ServingQuestion) -> None:

@@ -88,8 +88,14 @@ def begun_search(question: ServingQuestion) -> ServingSearch:
     )
 
 
-def evaluate_servers(search: ServingSearch, progress: Progress | None = None) -> None:
-    """Evaluate every set-up: by memory, then with every number of users."""
+def evaluate_servers(
+    search: ServingSearch,
+    progress: Progress | None = None,
+    started: Callable[[], None] | None = None,
+) -> None:
+    """Evaluate every set-up: by memory, then with every number of users; `started` is called after
+    each that starts.
+    """
     for number, setup in enumerate(search.setups):
         if progress is not None:
             progress(number, len(search.setups), setup.engine)
@@ -97,6 +103,8 @@ def evaluate_servers(search: ServingSearch, progress: Progress | None = None) ->
         if found is not None:
             search.served.append(found)
             search.points.extend(set_up_points(search.question, found, search.lengths, search.gpus))
+            if started is not None:
+                started()
 
 
 def set_up_points(

@@ -17,6 +17,7 @@ from ..answers.plans import (
     PlansSoFar,
     SearchedSpace,
     SmallestChange,
+    SoFar,
     pareto_front,
 )
 from ..answers.question import FASTEST, PlanQuestion
@@ -30,25 +31,33 @@ PlansFound = Callable[[Plans], None]
 
 
 def plan_training(
-    question: PlanQuestion, progress: Progress | None = None, found: PlansFound | None = None
+    question: PlanQuestion,
+    progress: Progress | None = None,
+    found: PlansFound | None = None,
+    changed: Callable[[SoFar], None] | None = None,
 ) -> Plans:
     """The set-ups that fit, fastest first, and the front of memory against time.
 
     - found: called with the plans so far, whenever a faster one is found
+    - changed: called after the search and after each replay with a function that gives the plans
+      so far, those that wait for their replay among them
     """
     report, tried = progress or silent, list[Trials]()
 
-    def tell() -> None:
-        if found is not None:
+    def tell(plan: Plan | None) -> None:
+        if found is not None and plan is not None and plan is tried[-1].fastest:
             found(so_far(tried[-1]))
+        if changed is not None:
+            changed(lambda: so_far(tried[-1], waiting=True))
 
     def early(trials: Trials) -> None:
         tried.append(trials)
-        tell()
+        tell(trials.fastest)
 
+    wants = found is not None or changed is not None
     try:
-        tried.append(_searched(question, report, early if found is not None else None))
-        try_best(tried[-1], report, better=tell)
+        tried.append(_searched(question, report, early if wants else None))
+        try_best(tried[-1], report, tried=tell if wants else None)
         report("explaining", 1.0)
         return answer(tried[-1])
     except KeyboardInterrupt:
@@ -85,12 +94,15 @@ def _node_limit(found: Found) -> list[str]:
     return [f"{which} take more host RAM than a node has"] if out else []
 
 
-def so_far(trials: Trials) -> Plans:
-    """The plans that were found until now, without what each knob of the first one changes."""
-    plans = trials.plans()
+def so_far(trials: Trials, *, waiting: bool = False) -> Plans:
+    """The plans that were found until now, without what each knob of the first one changes.
+
+    waiting: also those that are not replayed yet
+    """
+    plans = trials.with_waiting() if waiting else trials.plans()
     if trials.whole:
         plans = reasoned(plans, trials.found)
-    return _plans(trials, plans, [], [INTERRUPTED])
+    return _plans(trials, plans, [], [] if waiting else [INTERRUPTED])
 
 
 def _plans(

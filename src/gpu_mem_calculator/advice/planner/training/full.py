@@ -25,6 +25,8 @@ from ....tools.read import read
 from ....training.engines import engine_row
 from ....training.step.layer_groups import equal_layers
 from ..answers.plans import Plan, PlanSeconds, PlanStage
+from ..answers.question import PlanQuestion
+from .search import SetUp, named_settings
 
 HOUR = 3600
 FEW = 8  # pipeline stages, whose ledgers one by one are as quick as one for all
@@ -120,10 +122,8 @@ def full_plan(tried: Tried, *, price: float | None = None, tokens: int | None = 
     """The plan of a run."""
     figures = tried.figures
     resolved = figures.resolved
-    seconds, gpus = plan_seconds(resolved), resolved.hardware.num_gpus
-    rate = step_tokens(resolved) / seconds.estimate
-    hours = None if tokens is None else tokens / rate * gpus / HOUR
     return Plan(
+        **speed(resolved, price, tokens),
         rank=0,
         run=dict(tried.run),
         settings=dict(tried.settings),
@@ -133,12 +133,7 @@ def full_plan(tried: Tried, *, price: float | None = None, tokens: int | None = 
         headroom_bytes=figures.headroom,
         fits_on_gpu=figures.fit,
         open=_open(tried),
-        step_seconds=seconds,
-        tokens_per_second=rate,
-        mfu=_mfu(resolved, seconds.estimate),
         host_bytes_per_node=figures.node.bytes_per_node,
-        gpu_hours=hours,
-        cost=None if hours is None or price is None else hours * price,
         stages=[
             PlanStage(stage=stage, layers=layers, allocated_bytes=peak)
             for stage, (layers, peak) in enumerate(
@@ -146,6 +141,38 @@ def full_plan(tried: Tried, *, price: float | None = None, tokens: int | None = 
             )
         ],
     )
+
+
+def ledger_plan(
+    set_up: SetUp, resolved: ResolvedRun, run: Mapping[str, Any], question: PlanQuestion
+) -> Plan:
+    """The plan of a set-up that is not replayed yet."""
+    return Plan(
+        **speed(resolved, question.price, question.tokens),
+        rank=0,
+        run=dict(run),
+        settings=named_settings(set_up),
+        needs_bytes=set_up.allocated_bytes,
+        allocated_bytes=set_up.allocated_bytes,
+        margin_bytes=0,
+        headroom_bytes=resolved.hardware.memory_bytes - set_up.total_bytes,
+        fits_on_gpu=True,
+        replayed=False,
+    )
+
+
+def speed(resolved: ResolvedRun, price: float | None, tokens: int | None) -> dict[str, Any]:
+    """The fields of a plan that say how fast it is, and what all tokens cost."""
+    seconds, gpus = plan_seconds(resolved), resolved.hardware.num_gpus
+    rate = step_tokens(resolved) / seconds.estimate
+    hours = None if tokens is None else tokens / rate * gpus / HOUR
+    return {
+        "step_seconds": seconds,
+        "tokens_per_second": rate,
+        "mfu": _mfu(resolved, seconds.estimate),
+        "gpu_hours": hours,
+        "cost": None if hours is None or price is None else hours * price,
+    }
 
 
 def _open(tried: Tried) -> list[str]:

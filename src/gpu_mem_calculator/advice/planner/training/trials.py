@@ -12,8 +12,8 @@ from ....runfile.text.errors import InputError
 from ....training.knob import IMPLEMENTATION, LOSS
 from ..answers.plans import Plan
 from ..answers.question import PlanQuestion
-from .full import full_plan, tried_run
-from .search import Found, SetUp, named_settings, search
+from .full import full_plan, ledger_plan, tried_run
+from .search import Found, SetUp, at_sizes, named_settings, search
 from .space import base_file, structures
 from .structures import Structure, run_file
 
@@ -21,6 +21,7 @@ IN_FULL = 20  # set-ups that are estimated in full, besides those of the front
 STEP = 0.05  # of the memory, between two set-ups of the front
 EARLY = 8  # structures of each engine that are searched for a first plan
 ROOMY = 0.9  # of the card: a set-up that takes no more leaves room for what the replay adds
+TRIED_FIRST = 4  # set-ups of an engine, of which the first that fits is its best
 MOST_TRIED = 60  # set-ups that are estimated in full to find as many that fit
 KERNELS = (LOSS, IMPLEMENTATION)
 Progress = Callable[[str, float], None]  # what is done, and which part of it is
@@ -32,6 +33,7 @@ class Trials:
     - every, found: the structures that were searched, and what the search found
     - whole: whether these are all structures of the question
     - fitting: plans of those that fit, in the order of the trials
+    - order: those that will be tried, where all goes well
     - left_out: why set-ups that the search accepted are refused after all
     """
 
@@ -42,8 +44,10 @@ class Trials:
         self.base = base_file(question)
         self.fitting: list[Plan] = []
         self.left_out: list[str] = []
+        self.order: list[SetUp] = []
         self._seen: set[str] = set()
         self._shown: set[str] = set()
+        self._known: dict[str, Plan | None] = {}
 
     @property
     def number(self) -> int:
@@ -57,10 +61,8 @@ class Trials:
         if name in self._seen or shown in self._shown:
             return None
         self._seen.add(name)
-        sizes, chosen = set_up.sizes, set_up.structure.settings
-        run = run_file(self.base, chosen, sizes, self.question.sequences)
         try:
-            tried = tried_run(run, settings)
+            tried = tried_run(self._run_file(set_up), settings)
         except InputError as error:
             self.left_out.append(error.problems[0])
             return None
@@ -71,10 +73,44 @@ class Trials:
         self._shown.add(shown)
         return plan
 
+    def _run_file(self, set_up: SetUp) -> dict[str, Any]:
+        """The run file of a set-up."""
+        chosen = set_up.structure.settings
+        return run_file(self.base, chosen, set_up.sizes, self.question.sequences)
+
+    @property
+    def fastest(self) -> Plan | None:
+        """The fastest of those that fit."""
+        return min(self.fitting, key=_fastest_first, default=None)
+
     def plans(self) -> list[Plan]:
         """Those that fit, fastest first."""
-        plans = sorted(self.fitting, key=_fastest_first)
-        return [replace(plan, rank=rank) for rank, plan in enumerate(plans, 1)]
+        return _ranked(self.fitting)
+
+    def with_waiting(self) -> list[Plan]:
+        """Those that fit and those that wait for their replay, fastest first."""
+        known, waiting = set(self._shown), []
+        for one in self.order:
+            settings = named_settings(one)
+            name, shown = str(settings), _without_kernels(settings)
+            if name not in self._seen and shown not in known:
+                known.add(shown)
+                waiting.append(self._by_ledger(one, name))
+        return _ranked([*self.fitting, *(one for one in waiting if one is not None)])
+
+    def _by_ledger(self, set_up: SetUp, name: str) -> Plan | None:
+        """The plan of a set-up by its ledger; None where a rule refuses it."""
+        if name not in self._known:
+            resolved = at_sizes(set_up.structure, set_up.sizes, self.question.sequences)
+            run = self._run_file(set_up)
+            known = None if resolved is None else ledger_plan(set_up, resolved, run, self.question)
+            self._known[name] = known
+        return self._known[name]
+
+
+def _ranked(plans: Iterable[Plan]) -> list[Plan]:
+    ordered = sorted(plans, key=_fastest_first)
+    return [replace(plan, rank=rank) for rank, plan in enumerate(ordered, 1)]
 
 
 def _fastest_first(plan: Plan) -> tuple[float, int]:
@@ -145,27 +181,42 @@ def try_best(
     trials: Trials,
     report: Progress = silent,
     wanted: int = 0,
-    better: Callable[[], None] | None = None,
+    tried: Callable[[Plan | None], None] | None = None,
 ) -> None:
-    """Try the fastest set-ups until enough fit with replay and margin, and those of the front.
+    """Try the fastest set-up of each engine that fits with replay and margin, the fastest of all
+    until enough fit, and those of the front.
 
-    - wanted: only as many, and those of the front only where no faster one fits
-    - better: called after each plan that is faster than those before it
+    - wanted: only as many of all, and those of the front only where no faster one fits
+    - tried: called before the first, and after each with its plan, None where it does not fit
     """
     order = sorted(trials.found.kept, key=lambda one: (one.seconds, one.total_bytes))
     count = wanted or max(IN_FULL, trials.question.top)
+    engines = {} if wanted else {one.structure.engine: None for one in order}
+    firsts = [[one for one in order if one.structure.engine == name] for name in engines]
+    front = ledger_front(order)
+    trials.order = [*(own[0] for own in firsts), *order[:count], *front]
+
+    if tried is not None:
+        report(f"replaying, 0 of {count}", 0.0)
+        tried(None)
+
+    def attempt(set_up: SetUp, text: str, done: int, whole: int) -> bool:
+        report(f"{text}, {done} of {whole}", done / whole)
+        plan = trials.add(set_up)
+        if tried is not None:
+            tried(plan)
+        return plan is not None
+
+    for own in firsts:
+        done = len(trials.fitting)
+        any(attempt(one, "replaying", done, max(done + 1, count)) for one in own[:TRIED_FIRST])
     for set_up in order:
         done = len(trials.fitting)
         if done >= count or trials.number >= MOST_TRIED:
             break
-        report(f"replaying, {done} of {count}", done / count)
-        plan = trials.add(set_up)
-        if better and plan and plan is min(trials.fitting, key=_fastest_first):
-            better()
-    front = [] if wanted and trials.fitting else ledger_front(order)
-    for done, set_up in enumerate(front):
-        report(f"replaying the front, {done} of {len(front)}", done / len(front))
-        trials.add(set_up)
+        attempt(set_up, "replaying", done, count)
+    for done, set_up in enumerate([] if wanted and trials.fitting else front):
+        attempt(set_up, "replaying the front", done, len(front))
 
 
 def _without_kernels(settings: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
 /* The buttons above the page: undo and redo, compare, share, save. */
 
 import { downloadMenu } from "./download.js";
+import { plansOf } from "./plan_link.js";
 import { shareButton } from "./share.js";
-import { addSetup, canRedo, canUndo, MOST, redo, setups, subscribe, undo } from "./state.js";
+import { addSetup, canRedo, canUndo, current, MOST, redo, setups, subscribe, undo } from "./state.js";
 import { make, say } from "./words.js";
 
 const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -13,11 +14,14 @@ export function mountActions(element) {
   const back = icon("↶", "Undo", `${KEY}Z`, undo);
   const forth = icon("↷", "Redo", APPLE ? "⇧⌘Z" : "Ctrl+Shift+Z", redo);
   const add = make("button", { type: "button", class: "button", onclick: added }, "Add to compare");
-  element.append(back, forth, add, shareButton(), downloadMenu());
+  const plan = make("a", { class: "button", title: "Every set-up of this model that fits on these GPUs, the best first" }, "Plan");
+  const links = [plan, document.querySelector('nav a[href^="/plan"], nav a[href^="plan"]')];
+  element.append(back, forth, add, plan, shareButton(), downloadMenu());
   document.addEventListener("keydown", pressed);
   const show = () => {
     back.disabled = !canUndo();
     forth.disabled = !canRedo();
+    for (const link of links) link.href = plansOf(current());
     add.disabled = setups().length >= MOST;
     add.title = add.disabled ? `${MOST} set-ups are the most` : "Keep this set-up and change a copy of it";
   };
