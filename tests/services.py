@@ -54,7 +54,8 @@ class Remembering:
                 await send(message)
             return None
         await self.app(scope, receive_again, send_and_keep)
-        if answer and answer[0]["status"] == 200:
+        whole = answer and not answer[-1].get("more_body")  # its client stayed to the end
+        if whole and answer[0]["status"] == 200:
             self.answers[question] = answer
         return None
 
