@@ -211,8 +211,8 @@ def test_command() -> None:
         n_ubatch=1024,
     )[0]
     assert " ".join(one.command) == (
-        "llama-server -m MODEL.gguf -c 4096 -ngl all -np 2 -b 2048 -ub 1024 -ctk q8_0 -ctv q8_0 "
-        "-ts 2,1"
+        "llama-server -m PATH-OF-A-Q4_K_M-CHECKPOINT.gguf -c 4096 -ngl all -np 2 -b 2048 "
+        "-ub 1024 -ctk q8_0 -ctv q8_0 -ts 2,1"
     )
 
 

@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.estimates.calculator import Estimate, full_estimate
+from gpu_mem_calculator.run.served import checkpoint_note
+from gpu_mem_calculator.run.weights.recipes import RECIPES
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.serving.tensorrt_llm.command import FILE, extra_options
 from gpu_mem_calculator.tools.launchers.launch import read_launch
 from gpu_mem_calculator.tools.reading.named_files import NamedFiles
@@ -75,10 +78,31 @@ def read_back(found: Estimate, folder: Path) -> Reading:
     kind = str(run.options["quantization"])
     file = f"{MODEL}-{'f16' if kind == 'none' else kind}.gguf"
     words = shlex.split(found.result.serving.command)
-    words = [{"MODEL.gguf": file, "MODEL": MODEL}.get(word, word) for word in words]
+    words = [
+        file if word.endswith(".gguf") else MODEL if word == "MODEL" else word for word in words
+    ]
     if FILE in words:
         (folder / FILE).write_text("\n".join(extra_options(run)), encoding="utf-8")
     return read_command(read_launch(words, NamedFiles(folder)))
+
+
+@pytest.mark.parametrize("quantization", ["none", *RECIPES, "q4_k_m", "q8_0"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", *CHOICES])
+def test_a_printed_command_serves_the_weights_that_were_estimated(
+    engine: str, quantization: str, tmp_path: Path
+) -> None:
+    """Where a server does not quantize the model itself, the command asks for a checkpoint."""
+    try:
+        first = estimate(engine, {"quantization": quantization})
+    except InputError:
+        pytest.skip(f"{engine} has no {quantization}")
+    assert first.result.serving is not None
+    if note := checkpoint_note(first.result.serving.command):
+        assert quantization.upper() in note
+        return
+    back = full_estimate(read_back(first, tmp_path).run | {"hardware": {"gpu": "h100-80gb-sxm"}})
+    assert back.result.serving is not None
+    assert back.result.serving.weights_bytes == first.result.serving.weights_bytes
 
 
 @pytest.mark.parametrize("engine", CHOICES)

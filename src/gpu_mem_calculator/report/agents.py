@@ -66,6 +66,7 @@ def serving_text(estimate: Estimate, answers: Answers, commands: Sequence[str]) 
     """A server: its verdict, its parts, users by context, its speed, how it is started, and the
     changes worth trying first, each with the command of the same place.
     """
+    from ..run.served import checkpoint_note
     from .serving.parts import busiest_rank, memory_parts
     from .serving.words import best_changes, change_gain, speed_words, verdict_words
 
@@ -81,7 +82,8 @@ def serving_text(estimate: Estimate, answers: Answers, commands: Sequence[str]) 
     ]
     if result.serving is not None and not result.serving.problem:
         lines += [f"speed: {speed_words(answers.speed)}"] if answers.speed else []
-        lines += [f"start: {result.serving.command}"] if result.serving.command else []
+        start = result.serving.command
+        lines += [f"start: {start}", checkpoint_note(start)] if start else []
     verb = "more with" if result.figures_fit else "fits with"
     for change, command in zip(best_changes(estimate, answers), commands, strict=True):
         cost = f" ({change.cost})" if change.cost else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instan
 from ..ledger.num import sized
 from ..ledger.source import Source
 from .phases import STARTUP
+from .run import Run
 from .server_host import ServerHost
 
 NamedBytes = tuple[str, int, str]  # a part of what is outside torch: name, bytes, source
@@ -27,6 +29,9 @@ FROM_SERVING = {SERVING.name: 1}
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
 OTHERS = "other processes"  # an item of what they hold, where a server counts it in its share
 PLACEHOLDER = "MODEL"  # the model in the commands that engines give
+# In the place of a model that must be quantized before the server loads it.
+CHECKPOINT = re.compile(r"\bPATH-OF-AN?-([A-Z0-9_]+)-CHECKPOINT\b(?:\.gguf)?")
+SPOKEN_VOWELS = "AEFHILMNORSX"  # letters whose names begin with a vowel
 # Keys of a run file that most servers read, and their defaults; None: the server chooses.
 COMMON_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("batch_size", "prompt_len", "new_tokens", "max_seq_len")),
@@ -47,6 +52,27 @@ def server_options(unset: str, **own: Any) -> dict[str, Any]:
 def left_open(options: Mapping[str, Any], **taken: Any) -> dict[str, Any]:
     """Of what a server takes, the keys that a run leaves to it."""
     return {key: value for key, value in taken.items() if options.get(key) is None}
+
+
+def checkpoint_word(run: Run, online: Container[str] = ()) -> str:
+    """The model in a server's command; a placeholder in plain words where its weights must be
+    quantized before, which `online` formats need not be.
+    """
+    name = str(run.options["quantization"] or "none")
+    if run.quantized or name == "none" or name in online:
+        return PLACEHOLDER
+    title = name.upper()
+    return f"PATH-OF-A{'N' * (title[0] in SPOKEN_VOWELS)}-{title}-CHECKPOINT"
+
+
+def checkpoint_note(command: str) -> str:
+    """A sentence on the checkpoint that a server's command leaves to the user; empty where it has
+    the model itself.
+    """
+    found = CHECKPOINT.search(command)
+    if found is None:
+        return ""
+    return f"{found[0]}: a copy of the model that is already {found[1]}"
 
 
 class ServerItem(Struct, frozen=True):

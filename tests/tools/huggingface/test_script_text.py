@@ -133,6 +133,17 @@ def test_another_class_of_trainer_is_a_limit(tmp_path: Path) -> None:
     assert "OddTrainer(...): it is not modelled" in str(reading.limits[0])
 
 
+def test_a_second_trainer_that_trains_is_a_limit(tmp_path: Path) -> None:
+    """It may take more than the first one; one that is made and not trained takes nothing."""
+    text = "from trl import DPOTrainer, SFTTrainer\nSFTTrainer(model='gpt2').train()\n"
+    other = "DPOTrainer(model='gpt2-xl')"
+    limits = _read(f"{text}{other}.train()", "", tmp_path).limits
+    [limit] = [one for one in limits if one.key.endswith(":3 DPOTrainer")]
+    assert limit.adds is None
+    assert limit.could == "more"
+    assert not [one for one in _read(text + other, "", tmp_path).limits if "DPO" in one.key]
+
+
 def test_unsloth_is_seen(tmp_path: Path) -> None:
     """Its kernels are not modelled, whatever trainer stands behind them."""
     text = "from unsloth import FastLanguageModel\nfrom trl import SFTTrainer\nSFTTrainer()"

@@ -16,7 +16,7 @@ from ..headline import STYLES, headline, undecided_lines
 from ..lines import BOLD, DIM, WARN, WIDTH, Line, command, gib, line, wrap_lines
 from ..progress_bar import shorten
 from .parts import busiest_rank, memory_bar, memory_parts
-from .words import best_changes, change_gain, speed_words, verdict_words
+from .words import best_changes, change_gain, speed_words, start_lines, verdict_words
 
 MOST_LINES = 21  # below them the line to be pasted takes up to three
 SHOWN_CONTEXTS = 4
@@ -120,7 +120,7 @@ def _start(estimate: Estimate) -> list[Line]:
     serving = estimate.result.serving
     if serving is None or serving.problem or not serving.command:
         return []
-    return command("start: ", shlex.split(serving.command))
+    return start_lines(serving.command)
 
 
 def _change(estimate: Estimate, change: ServingChange) -> Section:

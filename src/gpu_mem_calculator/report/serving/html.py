@@ -10,6 +10,7 @@ from ...advice.serving.changes import ServingChange
 from ...estimates.calculator import Estimate
 from ...estimates.fit_verdict import WORDS
 from ...estimates.serving.capacity import CapacityMatrix
+from ...run.served import checkpoint_note
 from ...runfile.inference_config import ExpectedSpeed, ServingResult, SpeedResult
 from ..html import html_report
 from ..html_tables import num_cells, size, table, text
@@ -70,7 +71,10 @@ def serving_parts(estimate: Estimate, answers: Answers, *, width: int = WIDTH) -
     parts["changes"] = _changes(answers)
     if serving and serving.command:
         words = text(serving.command)
-        parts["start"] = f'<pre class="all" tabindex="0"><code>{words}</code></pre>'
+        note = checkpoint_note(serving.command)
+        parts["start"] = f'<pre class="all" tabindex="0"><code>{words}</code></pre>' + (
+            f"<p>{text(note)}</p>" if note else ""
+        )
     return parts
 
 

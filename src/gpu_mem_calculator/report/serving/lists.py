@@ -11,7 +11,7 @@ from ...estimates.calculator import Estimate
 from ..answer import LINES
 from ..headline import headline, setup_words
 from ..lines import BAD, BOLD, DIM, Line, command, gib, line, wrap_lines
-from .words import users_words
+from .words import start_lines, users_words
 
 
 def fewest_lines(
@@ -26,7 +26,7 @@ def fewest_lines(
     yield from _change_lines(change)
     serving = started.result.serving
     if serving is not None and serving.command:
-        yield from command("start: ", shlex.split(serving.command))
+        yield from start_lines(serving.command)
 
 
 def largest_lines(first: Estimate | None, changes: Sequence[ServingChange]) -> list[Line]:

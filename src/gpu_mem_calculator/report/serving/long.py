@@ -32,7 +32,7 @@ from ..lines import (
 from ..shortfall import shortfall
 from ..text import phases_table
 from .parts import FIGURES, busiest_rank, memory_bar, memory_parts
-from .words import change_gain, speed_words, verdict_words
+from .words import change_gain, speed_words, start_lines, verdict_words
 
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
@@ -67,7 +67,7 @@ def long_report(estimate: Estimate, answers: Answers, asked: InferCommand) -> It
     yield from _changes(estimate, answers)
     yield from remarks(estimate)
     if serving is not None and not serving.problem:
-        yield from command("start: ", shlex.split(serving.command))
+        yield from start_lines(serving.command)
     yield from command("details: ", [*asked.words(), "--explain"])
 
 

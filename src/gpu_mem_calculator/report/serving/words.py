@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ...advice.serving.answers import Answers
 from ...advice.serving.changes import ServingChange
 from ...estimates.calculator import Estimate
 from ...estimates.fit_verdict import WORDS
 from ...estimates.verdict_words import users_words as users_words
 from ...estimates.verdict_words import verdict_line
+from ...run.served import checkpoint_note
 from ...runfile.inference_config import DecodeSpeed, ServingResult, SpeedResult
-from ..lines import gib
+from ..lines import Line, command, gib, wrap_lines
 
 COMMON_CONTEXT = 8192  # tokens, at which users are counted beside the longest sequence
 
@@ -57,6 +60,12 @@ def _decode_words(row: DecodeSpeed) -> str:
 def _rounded(rate: float) -> str:
     """A rate with two significant digits."""
     return f"{float(f'{rate:.2g}'):,.0f}" if rate >= 1 else f"{rate:.2g}"
+
+
+def start_lines(words: str) -> list[Line]:
+    """The command that starts a server, and what its user must have first."""
+    note = checkpoint_note(words)
+    return command("start: ", shlex.split(words)) + (wrap_lines("", note) if note else [])
 
 
 def change_gain(estimate: Estimate, change: ServingChange) -> str:

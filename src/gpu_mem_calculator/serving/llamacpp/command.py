@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...run.run import Run
+from ...run.served import PLACEHOLDER, checkpoint_word
 from .layout import ServerLayout
 from .options import SLOT_KEYS
 from .versions import FLASH_AUTO
@@ -16,7 +17,7 @@ def command(run: Run, layout: ServerLayout) -> Iterator[str]:
     options = run.options
     fitted = options["n_gpu_layers"] is None and layout.gpu_layers < ALL
     layers = "all" if layout.gpu_layers >= ALL else str(layout.gpu_layers)
-    file = "MODEL" if layout.file.stored else "MODEL.gguf"
+    file = PLACEHOLDER if layout.file.stored else f"{checkpoint_word(run)}.gguf"
     yield from ("llama-server", "-m", file, "-c", str(layout.context))
     if not fitted:  # llama-server finds the number by itself
         yield from ("-ngl", layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...run.served import checkpoint_word
 from . import speculative
 from .options import TRTLLM, SglangOptions
 from .versions import COUNTED_DRAFT
@@ -48,7 +49,8 @@ ONLINE = {
 
 def command(setting: SglangOptions) -> tuple[str, ...]:
     """The words of the command."""
-    return ("python", "-m", "sglang.launch_server", "--model-path", "MODEL", *_flags(setting))
+    model = checkpoint_word(setting.run, ONLINE)
+    return ("python", "-m", "sglang.launch_server", "--model-path", model, *_flags(setting))
 
 
 def _flags(setting: SglangOptions) -> Iterator[str]:

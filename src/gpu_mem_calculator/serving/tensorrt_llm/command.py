@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...run.run import Run
+from ...run.served import checkpoint_word
 from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len
 from .versions import ENGINES, TORCH, backend
 
-MODEL, ENGINE_DIR, FILE = "MODEL", "ENGINE_DIR", "options.yaml"
+ENGINE_DIR, FILE = "ENGINE_DIR", "options.yaml"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 DECODING = {"ngram": "NGram", "draft_target": "Draft_Target", "eagle3": "Eagle"}  # llm_args.py
 
@@ -16,7 +17,10 @@ DECODING = {"ngram": "NGram", "draft_target": "Draft_Target", "eagle3": "Eagle"}
 def command(run: Run) -> tuple[str, ...]:
     """The words of `trtllm-serve`; sizes at their defaults are left out."""
     engines = backend(run) == ENGINES
-    words = ["trtllm-serve", ENGINE_DIR if engines else MODEL, "--backend", backend(run)]
+    words = [
+        *("trtllm-serve", ENGINE_DIR if engines else checkpoint_word(run)),
+        *("--backend", backend(run)),
+    ]
     sizes = (
         ("--tp_size", run.mesh.tp, 1),
         ("--pp_size", run.mesh.pp, 1),

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from ...run.releases import newer_version_notes
 from ...run.run import Run
+from ...run.served import checkpoint_word
 from .activations import is_modelled
 from .defaults import prefill_tokens
 from .versions import NEWEST
 
+ONLINE = ("fp8", "int8", "nf4")  # TGI quantizes to these while it loads
 QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
 DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
@@ -17,7 +19,8 @@ DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 def command(run: Run) -> tuple[str, ...]:
     """The words of `text-generation-launcher`; --dtype is left out with --quantize."""
     options = run.options
-    words = ["text-generation-launcher", "--model-id", "MODEL", "--num-shard", str(run.mesh.tp)]
+    model = checkpoint_word(run, ONLINE)
+    words = ["text-generation-launcher", "--model-id", model, "--num-shard", str(run.mesh.tp)]
     quantization = str(options["quantization"])
     if quantization != "none":
         words += ["--quantize", QUANTIZE.get(quantization, quantization)]

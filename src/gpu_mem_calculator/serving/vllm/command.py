@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...run.run import Run
+from ...run.served import checkpoint_word
 from .versions import v1, version
 
 # Keys of a run file whose flag has the same words.
@@ -30,7 +31,7 @@ def command(run: Run, defaults: Mapping[str, Any]) -> tuple[str, ...]:
     size = run.options["lmcache_size"]
     start += [f"LMCACHE_MAX_LOCAL_CPU_SIZE={size:g}"] if size else []
     first = ["env", *start] if start else []
-    return (*first, "vllm", "serve", "MODEL", *_flags(run, defaults))
+    return (*first, "vllm", "serve", checkpoint_word(run, ONLINE), *_flags(run, defaults))
 
 
 def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:

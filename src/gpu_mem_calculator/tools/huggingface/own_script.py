@@ -21,7 +21,15 @@ from .script_model import PassedOn, model_sections
 from .script_rows import account_lines, account_origins, computed, honoured, limited, listed
 from .script_trainer import optimizer_values, trainer_values
 from .sections import SETTLE
-from .trainers import is_loop, loop_model, made_trainer, renamed, script_arguments, trainer_of_text
+from .trainers import (
+    is_loop,
+    loop_model,
+    made_trainer,
+    renamed,
+    script_arguments,
+    trained_trainers,
+    trainer_of_text,
+)
 
 STEPS = "gradient_accumulation_steps"
 TABLES = tables(__file__)
@@ -31,6 +39,7 @@ ALIKE = (
     "a loop of the script's own holds what transformers.Trainer holds with the same batch, "
     "optimizer and precision"
 )
+AFTER = "it trains, too, and only the first trainer is estimated; check each in a script of its own"
 
 PARSED = "(parsed)"
 FILE_PARSERS = {"TrlParser", "H4ArgumentParser"}  # they read --config themselves
@@ -94,6 +103,9 @@ def passed_on(
     - given: the options of the command
     """
     account_lines(found, reading)
+    for other in trained_trainers(found):
+        if other is not trainer:
+            limited(reading, other.line, other.name, AFTER, saves=False)
     if trainer is None:
         values = loop_values(found, reading)
         model = found.facts.get("loop model")

@@ -55,9 +55,13 @@ def trainer_of_name(name: str) -> str | None:
 
 def made_trainer(found: ScriptRecord) -> Thing | None:
     """The trainer that a script makes: the one that trains, else the last."""
-    made = found.of_kind("trainer")
-    trained = [one for one in made if one.values.get("trained")]
+    made, trained = found.of_kind("trainer"), trained_trainers(found)
     return trained[0] if trained else made[-1] if made else None
+
+
+def trained_trainers(found: ScriptRecord) -> list[Thing]:
+    """The trainers whose `train` a script calls, in the order in which they are made."""
+    return [one for one in found.of_kind("trainer") if one.values.get("trained")]
 
 
 def is_loop(found: ScriptRecord) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...run.served import PLACEHOLDER
+from ...run.served import PLACEHOLDER, checkpoint_note
 from ...runfile.config import RunFile
 from ...runfile.read import given_keys
 from ...runfile.resolve.resolve import resolve
@@ -53,9 +53,12 @@ def _write(
     title = resolved.engine.title
     data = read_back("script", text, beside)
     unsaid = unsaid_sentences(title, moved, resolved, data) if data else ()
+    note = checkpoint_note(text)
+    if note:  # the checkpoint says its format
+        unsaid = tuple(one for one in unsaid if not one.startswith("inference.quantization="))
     return Written(
         text=text,
-        notes=(*_notes(resolved), *differing),
+        notes=(*_notes(resolved), *filter(None, [note]), *differing),
         beside=beside or {},
         unsaid=(*dropped, *unsaid),
     )
