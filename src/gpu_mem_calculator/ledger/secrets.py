@@ -74,6 +74,7 @@ RANDOM = (
     r"[A-Za-z0-9]{12,}(?![\w/.-])"
 )
 REFERENCE = r"\$\w+|\$\{\w+\}|\$\(.*\)|\$\{\{.*\}\}"  # a variable that has the secret
+KEY = r"(?=[A-Za-z]*\d)[A-Za-z0-9]{24,}"  # the value of what is named `key` alone, such as wandb's
 PLAIN = frozenset(("true", "false", "none", "null", "auto", "yes", "no", "0", "1"))
 
 
@@ -81,17 +82,26 @@ def hide(text: str) -> str:
     """A text with each secret in it replaced: by its form, and where a secret name is in front."""
     if not _has_hint(text):
         return text
-    return _pattern(ASSIGNED).sub(_hide_value, hide_forms(text))
+    return _hide_values(ASSIGNED, hide_forms(text))
 
 
 def hide_command(text: str) -> str:
     """`hide` for a text that may have options: also a value after `--api-key`."""
-    return _pattern(OPTION).sub(_hide_value, hide(text)) if _has_hint(text) else text
+    return _hide_values(OPTION, hide(text)) if _has_hint(text) else text
 
 
 def hide_forms(text: str) -> str:
     """A text with what has the form of a secret replaced, and all else as it was."""
     return _pattern(_forms()).sub(_hide_form, text) if _has_hint(text) else text
+
+
+def hide_long(text: str, most: int) -> str:
+    """The begin of a long text, without secrets, and without a last word that is cut in two, which
+    may be the begin of one.
+    """
+    begin = text[:most]
+    cut = len(text) > most and not text[most - 1 : most + 1].isspace()
+    return hide_command(_pattern(r"\S+\Z").sub("", begin) if cut else begin)
 
 
 def hidden_words(words: Sequence[str]) -> list[str]:
@@ -116,7 +126,7 @@ def hide_random(text: str) -> str:
 
 
 def hidden(data: T) -> T:
-    """Data of a file with the secrets in it replaced."""
+    """Data with the secrets in it replaced: of a file, or of an answer that quotes a text."""
     return _hidden(data)  # type: ignore[return-value]
 
 
@@ -126,7 +136,7 @@ def _hidden(data: object) -> object:
     if isinstance(data, dict):
         named = data.get("name", data.get("key"))  # of a variable of a container: name and value
         return {
-            key: NOT_KEPT
+            hide_forms(key) if isinstance(key, str) else key: NOT_KEPT
             if is_secret(key, value) or (key == "value" and is_secret(named, value))
             else _hidden(value)
             for key, value in data.items()
@@ -135,7 +145,10 @@ def _hidden(data: object) -> object:
         if data and all(type(one) is str for one in data):
             return hidden_words(data)
         return [_hidden(one) for one in data]
-    return data
+    if isinstance(data, tuple):
+        return tuple(map(_hidden, data))
+    names = getattr(data, "__struct_fields__", ())
+    return type(data)(**{name: _hidden(getattr(data, name)) for name in names}) if names else data
 
 
 def without_secrets(data: T, dropped: list[str]) -> T:
@@ -161,6 +174,8 @@ def is_secret(name: object, value: object) -> bool:
     if isinstance(value, int):
         return strong
     text = value.strip()
+    if name == "key" and _pattern(KEY).fullmatch(text):
+        return True
     if not (strong or token) or text.lower() in PLAIN or not text:
         return False
     if token and not strong and text.startswith(("<", "[", "|")):  # a special token of a model
@@ -185,11 +200,17 @@ def _has_hint(text: str) -> bool:
     return any(hint in lowered for hint in HINTS)
 
 
-def _hide_value(found: re.Match[str]) -> str:
-    name, value = found["name"], found["value"]
-    if value.startswith("=") or not is_secret(name.lstrip("-"), value):
-        return found[0]
-    return f"{name}{found['sign']}{found['quote'] or ''}{NOT_KEPT}"
+def _hide_values(form: str, text: str) -> str:
+    """A text without the values whose names are those of secrets; other values may have some."""
+    kept, done, at = [], 0, 0
+    while found := _pattern(form).search(text, at):
+        name, value = found["name"], found["value"]
+        if value.startswith("=") or not is_secret(name.lstrip("-"), value):
+            at = found.end("sign")
+            continue
+        kept += [text[done : found.start("value")], NOT_KEPT]
+        done = at = found.end()
+    return "".join((*kept, text[done:]))
 
 
 def _hide_form(found: re.Match[str]) -> str:

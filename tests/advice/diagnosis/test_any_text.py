@@ -16,6 +16,9 @@ from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.report.diagnosis import diagnosis_data, diagnosis_lines
 from gpu_mem_calculator.runfile.text.files import decode_printed
 from gpu_mem_calculator.tools.logs.read import read_log, rows, tables
+from gpu_mem_calculator.web.agents.answers import ANSWERS
+from gpu_mem_calculator.web.agents.tools import DiagnoseArguments
+from gpu_mem_calculator.web.worker import TASKS
 
 SLOW = 25  # CPU seconds of what is quadratic in a line, on a machine that does other work too
 EXAMPLES = [
@@ -45,19 +48,54 @@ def test_any_bytes_have_an_answer(data: bytes) -> None:
     assert diagnose(data.decode("utf-8", errors="replace")).summary
 
 
-def test_secrets_are_not_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither of a command in the text nor of a line that is shown."""
+MARK = "Zq7hunter2Kx9"  # in every secret
+SECRETS = (
+    f"hf_{MARK}Aa11Bb22Cc33",
+    f"sk-ant-api03-{MARK}Aa11",
+    f"ghp_{MARK}Aa11Bb22Cc33",
+    f'password="{MARK}"',
+    f'wandb.login(key="{MARK}Aa11Bb22Cc33Dd44")',
+    f"WANDB_API_KEY={MARK}",
+    f"--api-key {MARK}",
+    f"https://user:{MARK}@host/x",
+)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+# Where a text has them: beside what is read, quoted or told again.
+PLACES = (
+    "vllm serve Qwen/Qwen3-8B {} --max-model-len 4096\n" + OOM,
+    'File "train.py", line 4, in forward\n    {}; y = model(x)\n' + OOM,
+    'File "/x/{}/train.py", line 4, in forward\n    y = model(x)\n' + OOM,
+    "logits = lm_head(x); {}\n" + OOM,
+    "Memory cgroup out of memory: Killed process 4 (python {}) total-vm:3kB, anon-rss:9kB",
+    "Model loading took 13.7 GiB memory for {} and 12.1 seconds\n" + OOM,
+    "|    0   N/A  N/A     12345      C   python {}                38000MiB |\n" + OOM,
+    "my training OOMs when the prompts are longer, {} it worked yesterday",
+    "显存溢出，序列太长 {}，训练正常",
+    "env: {} max_model_len=4096 gpu_memory_utilization=0.9\n" + OOM,
+    '{"model": "x", "note": "{}", "max_len": 4096}\n' + OOM,
+    "{} " + "x" * 280 + " {} " + OOM,
+)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("place", PLACES)
+def test_secrets_are_not_printed_again(
+    place: str, secret: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever the text has them: on the screen, as JSON, in Python, a notebook, REST and MCP."""
+    text = place.replace("{}", secret)
     path = tmp_path / "log.txt"
-    path.write_text(
-        "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 vllm serve Qwen/Qwen3-8B"
-        " --api-key sk-1234567890abcdef\n"
-        "RuntimeError: CUDA error: out of memory --api-key sk-1234567890abcdef"
-        " https://user:pass12345@host/x hf_abcdefghijklmnopqrstuvwxyz012345\n"
-    )
-    main(["diagnose", str(path), "--format", "json"])
-    printed = capsys.readouterr()
-    for secret in ("hf_abcdefghij", "sk-1234567890", "pass12345"):
-        assert secret not in printed.out + printed.err
+    path.write_text(text)
+    for words in (["diagnose"], ["diagnose", "-f", "json"], []):
+        main([*words, str(path)])
+    found = diagnose(text)
+    said = [*capsys.readouterr(), str(found), found._repr_html_()]
+    said += [
+        str(TASKS["diagnose"]({"text": text}, {})),
+        str(ANSWERS["diagnose"](DiagnoseArguments(text=text))),
+    ]
+    for one in said:
+        assert MARK not in one
 
 
 def test_a_model_that_cannot_be_trained_is_no_fault() -> None:

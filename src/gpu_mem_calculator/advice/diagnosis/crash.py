@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ...catalog.variants import variant
 from ...estimates.calculator import Estimate
+from ...ledger.secrets import hide_long
 from ...ledger.units import GIB, MIB
 from ...runfile.config import ModelConfig
 from ...runfile.find_model.model_source import find_model
@@ -107,14 +108,16 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         """The text but for commands, of a long one its begin and its end."""
         whole, half = self.text, PROSE // 2
         text = whole if len(whole) <= PROSE else f"{whole[:half]}\n{whole[-half:]}"
-        lines = (one[:LONGEST] for one in text.split("\n"))
+        lines = (hide_long(one, LONGEST) for one in text.split("\n"))
         kept = (one for one in lines if len(OPTION.findall(one)) < MOST_OPTIONS)
         return in_english("\n".join(kept))
 
     @cached_property
     def begin(self) -> str:
         """The begin of the text, with its commands."""
-        return in_english("\n".join(one[:LONGEST] for one in self.text[:PROSE].split("\n")))
+        return in_english(
+            "\n".join(hide_long(one, LONGEST) for one in self.text[:PROSE].split("\n"))
+        )
 
     @cached_property
     def stack(self) -> Traceback | None:
@@ -170,7 +173,9 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
             return None
         first, last = max(self.death.line - NEAR, 0), self.death.line + NEAR
         lines = self.text.splitlines()[first:last]
-        return Traceback(tuple(Frame("", 0, "", line[:LONGEST].strip()) for line in lines), 0)
+        return Traceback(
+            tuple(Frame("", 0, "", hide_long(line, LONGEST).strip()) for line in lines), 0
+        )
 
     def size(self, name: str) -> int | None:
         """A size of the death's message."""

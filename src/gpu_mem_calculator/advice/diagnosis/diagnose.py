@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.fit_verdict import SHORT, UNSURE
 from ...estimates.summary import summary
+from ...ledger.secrets import hidden
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
 from ...tools.logs.figure import Figure
@@ -50,7 +51,7 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
     measured = parts(crash)
     differs = tuple(part_evidence(measured))
     helps = (*restored, *_remedies(crash, cause, asked))[:MOST_REMEDIES]
-    return Diagnosis(
+    answer = Diagnosis(
         read=(*log.lines, *log.set_up),
         run=None if estimate is None else dict(estimate.result.run),
         cause=cause,
@@ -63,6 +64,7 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
         verdict=UNSURE if estimate is None else estimate.result.verdict,
         summary=_summary(cause, differs, helps, estimate),
     )
+    return hidden(answer)  # whatever is printed of the text passes here
 
 
 def _estimated(

@@ -6,6 +6,8 @@ import re
 
 from msgspec import Struct
 
+from ...ledger.secrets import hide_forms, hide_long
+
 MOST_FRAMES = 2_000  # of a text, the last ones: where it died is at the end
 LONGEST = 1_000  # characters of a line of code
 FRAME = re.compile(
@@ -72,9 +74,8 @@ def tracebacks(text: str) -> tuple[Traceback, ...]:
         given = found.groupdict()
         code, name = given.get("code"), found["name"]
         number = int(given["number"] or given["arrow"])
-        frames.append(
-            Frame(found["file"], number, name, PREFIX.sub("", (code or "")[:LONGEST]).strip())
-        )
+        code = PREFIX.sub("", hide_long(code or "", LONGEST)).strip()
+        frames.append(Frame(hide_forms(found["file"]), number, hide_forms(name), code))
         end = found.end()
     if frames:
         stacks.append(Traceback(tuple(frames), end))

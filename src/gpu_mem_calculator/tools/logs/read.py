@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...catalog.kept import read_table
-from ...ledger.secrets import hide_command
+from ...ledger.secrets import NOT_KEPT, hide_command, hide_long
 from ..rows import FOLDER
 from .figure import Figure, number, size
 from .frames import Traceback, tracebacks
@@ -304,7 +304,11 @@ def _line(text: str, row: LineRow, place: int, stop: int) -> LogLine | None:
         more = pattern.compiled.search(text, match.end(), end)
         if more is not None:
             figures |= pattern.figures(more)
-    shown = hide_command(" ".join(text[start:end].split())[:SHOWN])
+    words = [name for name, each in figures.items() if isinstance(each, str)]
+    if words:  # a word alone has lost the name that tells a secret
+        said = hide_command(text[max(start, match.start() - SHOWN) : min(end, match.end() + SHOWN)])
+        figures |= {name: NOT_KEPT for name in words if str(figures[name]) not in said}
+    shown = hide_long(" ".join(text[start:end].split()), SHOWN)
     return LogLine(line=0, what=row.what, tool=row.tool, figures=figures, text=shown)
 
 
@@ -353,10 +357,9 @@ def _stated(text: str, lines: Iterable[LogLine]) -> Iterator[LogLine]:
     found = []
     for place, figures in set_up(text):
         end = text.find("\n", place)
-        shown = " ".join(text[place : end if end >= 0 else len(text)][:LONG].split())[:SHOWN]
-        line = LogLine(
-            line=0, what=SET_UP, tool="text", figures={**figures}, text=hide_command(shown)
-        )
+        words = " ".join(text[place : end if end >= 0 else len(text)][:LONG].split())
+        shown = hide_long(words, SHOWN)
+        line = LogLine(line=0, what=SET_UP, tool="text", figures={**figures}, text=shown)
         found.append((place, line))
     for one in _numbered(text, found):
         read = known.get(one.line, ())
