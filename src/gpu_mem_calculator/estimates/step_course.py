@@ -23,7 +23,7 @@ from ..training.step.block_events import EMBEDDING, HEAD
 from ..training.step.stream import written_stream
 from .stage_replay import too_large
 from .stage_requests import stage_requests
-from .step_shape import StepShape, Stretch, step_shape
+from .step_shape import StepOutline, Stretch, step_shape
 
 Row = tuple[str, str, int]
 """What is alive of one name: kind, name and bytes."""
@@ -58,7 +58,7 @@ class Moment(Struct, frozen=True, kw_only=True):
 class StepCourse(Struct, frozen=True, dict=True):
     """A step with sizes. `stays`: what is alive all through it."""
 
-    shape: StepShape
+    shape: StepOutline
     sizes: list[int]
     stays: Rows
 

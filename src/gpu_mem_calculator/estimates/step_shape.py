@@ -63,7 +63,7 @@ class KindEvents(NamedTuple):
     places: list[int]
 
 
-class StepShape(Struct, frozen=True, kw_only=True):
+class StepOutline(Struct, frozen=True, kw_only=True):
     """What does not depend on sizes. Tensors of the step are numbered from 0, events count from
     its first one.
 
@@ -86,7 +86,7 @@ class StepShape(Struct, frozen=True, kw_only=True):
 
 
 @remembered(4)
-def step_shape(stream: Same[WrittenStream]) -> StepShape:
+def step_shape(stream: Same[WrittenStream]) -> StepOutline:
     """The last step of a stream."""
     written = stream.value
     events, last = written.stream.events, f"s{STEPS - 1}."
@@ -113,7 +113,7 @@ def step_shape(stream: Same[WrittenStream]) -> StepShape:
     several = 1 + max(one.micro_batch for one in of_step)
     moved = (replace(one, begin=one.begin - first, end=one.end - first) for one in _drawn(of_step))
     names = tensor_names(written)
-    return StepShape(
+    return StepOutline(
         stretches=tuple(_titled(one, layers, several) for one in moved),
         layers=layers,
         tensors=list(numbers),
