@@ -9,11 +9,12 @@ import pytest
 
 import gpu_mem_calculator as package
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.estimates.bounds import bound_bytes, bounded_verdict, deciding
+from gpu_mem_calculator.estimates.bounds import bound_bytes, bounded_verdict, deciding, state_bytes
 from gpu_mem_calculator.estimates.calculator import full_estimate, verdict
 from gpu_mem_calculator.estimates.memory_result import with_limits
 from gpu_mem_calculator.estimates.verdict_words import verdict_line
 from gpu_mem_calculator.run.limits import BoundedLimit, Limit
+from gpu_mem_calculator.runfile.read import with_settings
 from gpu_mem_calculator.runfile.text.errors import InputError
 from tests.conftest import small_run
 
@@ -51,6 +52,21 @@ def test_a_verdict_holds_where_the_bounds_cannot_turn_it(
 ) -> None:
     """All limits in the direction that would turn it count together."""
     assert bounded_verdict(word, headroom, limits) == verdict
+
+
+def test_limits_that_save_the_same_part_save_it_once() -> None:
+    """A run whose states alone are too large fits with no batch and no length."""
+    one = BoundedLimit(key="a", why="b", adds_bytes=0, saves_bytes=3, saves_part="tokens")
+    assert bounded_verdict("does_not_fit", -5, [one, one]) == "does_not_fit"
+    assert bounded_verdict("does_not_fit", -5, [one, SMALL]) == "cannot_tell"
+    made, limits = (
+        full_estimate(small_run()),
+        [Limit(key=key, why="", saves="tokens") for key in "ab"],
+    )
+    states = state_bytes(made.result)
+    for has, word in ((states - 1, "does_not_fit"), (states + 2**20, "cannot_tell")):
+        on_card = full_estimate(with_settings(small_run(), [f"hardware.gpu_memory_bytes={has}"]))
+        assert with_limits(on_card.result, limits).verdict == word
 
 
 def test_a_bound_can_be_a_part_of_the_estimate() -> None:

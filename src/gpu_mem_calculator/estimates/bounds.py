@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from ..ledger.ledger import ACT, GRAD, OPTIM, PARAM
 from ..models.arch.blocks import Moe
 from ..run.limits import Bound, BoundedLimit, Limit
+from ..run.phases import STARTUP
 from ..runfile.text.errors import InputError
 from .fit_verdict import FITS, SHORT, UNSURE
 
@@ -20,6 +23,10 @@ PARTS = {"parameters": PARAM, "gradients": GRAD, "optimizer_states": OPTIM, "act
 """Parts of the estimate, in bytes. What touches a part alone saves at most what the peak has of it:
 the peak's instant has the rest in any case. What multiplies a part adds at most what the instant
 with most of it has, since the peak may move there."""
+TOKENS = "tokens"
+"""What grows with the tokens of a batch: all but the model states of the instant with most of
+them, and what is outside torch. With any batch and length the run takes these."""
+STATES = (PARAM, GRAD, OPTIM)
 COUNTS = ("weights", "card_percent", "logits", "hidden", "router", "router_choices")
 """Elements of the whole model, bytes of a hundredth of the card, elements of one micro-batch's
 logits, of its hidden states after one layer, of the scores of all its routers, and of a score for
@@ -36,12 +43,12 @@ def bound_bytes(bound: Bound, result: MemoryResult, run: Run | None, *, adds: bo
     total = 0
     for term in bound.split("+"):
         match = re.fullmatch(TERM, term.strip())
-        if match is None or match[2] not in (*PARTS, *COUNTS):
-            known = ", ".join((*PARTS, *COUNTS))
+        if match is None or match[2] not in (*PARTS, TOKENS, *COUNTS):
+            known = ", ".join((*PARTS, TOKENS, *COUNTS))
             raise InputError(f"{term!r} is not a bound; it can be a number times one of {known}")
         size = (
             _part_bytes(match[2], result, adds=adds)
-            if match[2] in PARTS
+            if match[2] in (*PARTS, TOKENS)
             else _elements(match[2], result, run)
         )
         if size is None:
@@ -50,7 +57,18 @@ def bound_bytes(bound: Bound, result: MemoryResult, run: Run | None, *, adds: bo
     return total
 
 
+def state_bytes(result: MemoryResult) -> int:
+    """What a step takes of a card with any batch and length: model states, and what is outside
+    torch.
+    """
+    steps = (one["bytes"] for one in result.timeline if one["phase"] != STARTUP)
+    states = (sum(sizes.get(kind, 0) for kind in STATES) for sizes in steps)
+    return int(max(states, default=0)) + result.outside_torch_bytes
+
+
 def _part_bytes(name: str, result: MemoryResult, *, adds: bool) -> int:
+    if name == TOKENS:
+        return max(result.gpu_memory_bytes - result.headroom_bytes - state_bytes(result), 0)
     kind = PARTS[name]
     if adds:
         return max((one["bytes"].get(kind, 0) for one in result.timeline), default=0)
@@ -86,6 +104,7 @@ def bounded(limit: Limit, result: MemoryResult, run: Run | None = None) -> Bound
         why=limit.why,
         adds_bytes=0 if limit.could == "less" else adds,
         saves_bytes=0 if limit.could == "more" else saves,
+        saves_part=limit.saves if limit.saves in (*PARTS, TOKENS) else UNSET,
         settle=limit.settle,
     )
 
@@ -95,7 +114,9 @@ def bounded_verdict(word: str, headroom: int, limits: Sequence[BoundedLimit]) ->
     if word == FITS:
         return FITS if _within((one.adds_bytes for one in limits), headroom) else UNSURE
     if word == SHORT:
-        return SHORT if _within((one.saves_bytes for one in limits), -headroom - 1) else UNSURE
+        parts = {one.saves_part: one.saves_bytes for one in limits if one.saves_part}
+        others = [one.saves_bytes for one in limits if not one.saves_part]
+        return SHORT if _within((*parts.values(), *others), -headroom - 1) else UNSURE
     return UNSURE
 
 

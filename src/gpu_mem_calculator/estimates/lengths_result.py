@@ -43,6 +43,13 @@ def lengths_result(figures: Figures) -> LengthsResult | None:
     )
 
 
+def can_expand(resolved: ResolvedRun) -> bool:
+    """Whether expandable segments are a change: they are not on, and torch has them there."""
+    spilling = resolved.hardware.spilling
+    there = spilling is None or spilling.of_wsl
+    return there and not resolved.allocator.expandable_segments
+
+
 def _spread(reserved: Sequence[int]) -> ReserveSpread:
     ranked = sorted(reserved)
     return ReserveSpread(
@@ -55,7 +62,7 @@ def _instead(resolved: ResolvedRun) -> Iterator[OtherReserve]:
     drawn = resolved.lengths
     assert drawn is not None
     streams = shape_streams(ledger_of(resolved), resolved.run, 0)
-    if not resolved.allocator.expandable_segments:
+    if can_expand(resolved):
         settings = replace(resolved.allocator, expandable_segments=True)
         size = reserved_bytes(drawn.main, streams, settings)
         yield OtherReserve(setting=EXPANDABLE, reserved_after_bytes=size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..estimates.bounds import state_bytes
 from ..estimates.calculator import Estimate
 from ..estimates.result import MemoryResult
 from ..ledger.units import gib
@@ -31,7 +32,10 @@ def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
     what = "prompt" if estimate.serves else "sequence"
     if longest is None:
         alone = "the weights" if estimate.serves else "model states"
-        return f"even the shortest {what} does not fit: {alone} alone are too large"
+        large = state_bytes(estimate.result) > estimate.result.gpu_memory_bytes
+        batch = " at this batch" if estimate.resolved.run.batch > 1 else ""
+        why = f": {alone} alone are too large" if large else batch
+        return f"even the shortest {what} does not fit{why}"
     batch = "batch" if estimate.serves else "micro-batch"
     tokens = max(longest, int(run.seq)) if estimate.result.figures_fit else longest
     return f"longest {what} that fits: about {tokens:,} tokens at this {batch}"
@@ -42,8 +46,9 @@ def failure_words(result: MemoryResult) -> Iterator[str]:
     found = result.fails_at
     if result.spills_bytes:
         size = gib(result.spills_bytes)
-        yield f"it runs: the driver keeps {size} GiB in the host's memory, over PCI Express, of"
-        yield f"which it may take half: {gib(2 * result.spills_bytes)} GiB are enough"
+        yield f"it runs, and is slower: the driver keeps {size} GiB in the computer's memory (RAM)."
+        least = gib(2 * result.spills_bytes)
+        yield f"Windows lends the GPU half of the RAM, so {least} GiB of RAM are enough for that"
     if found is None:
         return
     phase = f"the {PHASES.get(found.phase, found.phase)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 Could = Literal["less", "more", "either"]
 Bound = int | str | None
@@ -17,7 +17,8 @@ class Limit(Struct, frozen=True, kw_only=True):
     - `key`: as the user wrote it, with its value: `activation_offloading=true`
     - `why`: the end of a sentence: what it does, and how much it could matter
     - `could`: with it the run takes `less` than estimated without it, `more`, or `either`
-    - `adds`, `saves`: how much more or less at most, in the directions of `could`
+    - `adds`, `saves`: how much more or less at most, in the directions of `could`; limits that save
+      the same part of the estimate save it once
     - `settle`: how the user can settle it; by default a trace or a measurement
     """
 
@@ -33,12 +34,15 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 class BoundedLimit(Struct, frozen=True, kw_only=True):
-    """A limit of an estimate; `adds_bytes` and `saves_bytes` are None where nothing bounds it."""
+    """A limit of an estimate; `adds_bytes` and `saves_bytes` are None where nothing bounds it;
+    `saves_part` is the part of the estimate that it saves.
+    """
 
     key: str
     why: str
     adds_bytes: int | None = None
     saves_bytes: int | None = None
+    saves_part: str | UnsetType = UNSET
     settle: str = ""
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ from gpu_mem_calculator.advice.training import remedies as remedy_search
 from gpu_mem_calculator.advice.training.change_candidates import savings
 from gpu_mem_calculator.advice.training.remedies import Remedy, remedies
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
+from gpu_mem_calculator.estimates.verdict_words import total_bytes
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.runfile.read import with_settings
 from tests.conftest import small_run
@@ -75,9 +76,35 @@ def test_every_remedy_fits_and_saves_what_it_says(name: str) -> None:
     assert 1 <= len(found(name)) <= 2
     for remedy in found(name):
         data = with_settings(copy.deepcopy(RUNS[name]), remedy.settings)
-        assert estimate(data).verdict == "fits"
-        saved = by_ledger(RUNS[name]) - by_ledger(data)
-        assert saved == remedy.saves_bytes
+        changed = estimate(data)
+        assert changed.verdict == "fits"
+        assert total_bytes(estimate(RUNS[name])) - total_bytes(changed) == remedy.saves_bytes
+
+
+def test_where_the_evaluation_decides_its_largest_batch_that_fits_comes_first() -> None:
+    """No other change is as cheap."""
+    made = run("llama3.1-8b", FSDP, 8, H100, activation_checkpointing="full")
+    made["training"]["evaluation"] = {"batch_size": 16}
+    first = remedies(full_estimate(made))[0]
+    [(key, size)] = [one.split("=") for one in first.settings]
+    assert key == "training.evaluation.batch_size"
+    for batch, word in ((int(size), "fits"), (int(size) + 1, "does_not_fit")):
+        changed = with_settings(copy.deepcopy(made), [f"{key}={batch}"])
+        assert (estimate(changed).verdict == "fits") == (word == "fits")
+
+
+def test_expandable_segments_are_no_remedy_on_windows() -> None:
+    """torch has them on Linux alone."""
+    adapters = {"r": 16, "target_modules": "all-linear", "adapter_dtype": "fp32"}
+    data = run("qwen2.5-7b", DDP, 1, "rtx-4090", lora=adapters, precision="bf16_pure")
+    data["training"] |= {"autocast": True, "activation_checkpointing": "full"}
+    data["hardware"]["node_memory_gb"] = 64
+    texts = []
+    for name in ("wsl", "windows"):
+        made = full_estimate(with_settings(data, [f"hardware.os={name}"]))
+        assert made.result.spills_bytes
+        texts.append(str(remedies(made)))
+    assert ["expandable" in text for text in texts] == [True, False]
 
 
 @pytest.mark.parametrize(("layers", "most"), [(126, 264), (512, 16), (1024, 4)])

@@ -12,6 +12,7 @@ from ...estimates.fit_verdict import FITS, SHORT
 from ...estimates.longest_sequence import STEP, longest_sequence
 from ...ledger.units import GIB
 from ...run.engine_row import MEGATRON_CORE, REPLICATE
+from ...run.phases import EVALUATION
 from ...runfile.read import with_settings
 from ...runfile.resolve.hardware import CARDS
 from ...runfile.text.errors import InputError
@@ -34,6 +35,30 @@ MOST_TIMES = 8  # more GPUs than this many times those of the run only where not
 LARGER = 1.1  # times the ledger's figure that a larger card has
 QLORA_KEYS = ("quantization", "double_quant", "upcast_unquantized", "autocast")
 CARD_KEYS = ("gpu_memory_gb", "gpu_memory_bytes", "available_memory_bytes")
+
+
+def smaller_evaluation(estimate: Estimate) -> Iterator[Candidate]:
+    """The largest batch of an evaluation that fits, where the evaluation takes most; one sequence
+    where none does.
+    """
+    run = estimate.resolved.run
+    if run.evaluation is None or estimate.result.peak_phase != EVALUATION:
+        return
+    fits, dies = 0, int(run.evaluation.batch)
+    while dies - fits > 1:
+        size = (fits + dies) // 2
+        changed = changed_estimate(estimate, evaluation_batch(size).settings)
+        if changed is not None and _fits(changed):
+            fits = size
+        else:
+            dies = size
+    if dies > 1 or fits:
+        yield evaluation_batch(max(fits, 1))
+
+
+def evaluation_batch(size: int) -> Candidate:
+    """A smaller batch of the evaluation, which changes no result."""
+    return Candidate(f"evaluation batch {size}", (f"training.evaluation.batch_size={size}",), "", 0)
 
 
 def offload_on_one_gpu(estimate: Estimate) -> Iterator[Candidate]:

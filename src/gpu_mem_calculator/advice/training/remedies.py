@@ -14,12 +14,16 @@ from msgspec import Struct
 
 from ...estimates.calculator import STEP, Estimate, full_estimate, surely_fits, verdict_by_ledger
 from ...estimates.fit_verdict import CLEAR, FITS, SHORT, UNSURE
+from ...estimates.lengths_result import can_expand
+from ...estimates.result import MemoryResult
+from ...estimates.verdict_words import total_bytes
 from .change_candidates import ADAPTER, Candidate, further_savings, savings
 from .last_resorts import (
     changed_estimate,
     last_resort,
     offload_on_one_gpu,
     shorter_sequence,
+    smaller_evaluation,
     wider_runs,
     without_megatron,
 )
@@ -41,7 +45,8 @@ EXPANDABLE = Candidate(
 class Remedy(Struct, frozen=True, kw_only=True):
     """Changes with which a run fits: their titles, settings in `--set` notation and cost in words.
 
-    `saves_bytes` is by the ledger. `certain`: whether nothing that is not modelled could still add.
+    `saves_bytes` is the difference of the totals that are shown. `certain`: whether nothing that is
+    not modelled could still add.
     """
 
     changes: tuple[str, ...]
@@ -77,8 +82,9 @@ def remedies(
     """
     if estimate.result.figures_fit or estimate.served:
         return []
-    search = RemedySearch(full_estimate(estimate.result.run, replay=False), most, report)
-    if verdict_by_ledger(search.estimate.result) != SHORT:
+    search = RemedySearch(estimate, most, report)
+    search.extend(smaller_evaluation(search.estimate))
+    if search.expands and verdict_by_ledger(search.estimate.result) != SHORT:
         search.try_set((EXPANDABLE,))
     search.extend(savings(search.estimate))
     if len(search.found) < most:
@@ -98,6 +104,7 @@ def remedies(
 class RemedySearch:
     """A search for sets of changes with which a run fits.
 
+    - shown: the result that is to be changed; estimate: the same run by the ledger
     - singles: the changes so far that save memory in some phase
     - found: the remedies so far; failed: the settings that were tried and do not fit
     - tries: ledgers that may still be made
@@ -106,7 +113,8 @@ class RemedySearch:
     def __init__(
         self, estimate: Estimate, most: int, report: Callable[[list[Remedy]], None]
     ) -> None:
-        self.estimate, self.most, self.report = estimate, most, report
+        self.shown, self.most, self.report = estimate.result, most, report
+        self.estimate = estimate = full_estimate(estimate.result.run, replay=False)
         self.has = estimate.result.gpu_memory_bytes
         self.heights = phase_heights(estimate)
         self.singles: list[SingleChange] = []
@@ -115,7 +123,7 @@ class RemedySearch:
         self.known: dict[tuple[str, ...], Estimate | None] = {}  # by settings
         self.replays = 0
         self.tries = MOST_WORK // max(1, len(estimate.resolved.run.arch.layers)) ** 2
-        self.expands = not estimate.serves and not estimate.resolved.allocator.expandable_segments
+        self.expands = not estimate.serves and can_expand(estimate.resolved)
 
     def _changed(self, settings: tuple[str, ...]) -> Estimate | None:
         """The run with some settings; None where they are refused."""
@@ -220,9 +228,15 @@ class RemedySearch:
             changes=tuple(one.title for one in changes),
             settings=settings,
             cost="; ".join(dict.fromkeys(one.cost for one in changes if one.cost)),
-            saves_bytes=max(self.heights) - max(phase_heights(changed)),
+            saves_bytes=total_bytes(self.shown) - total_bytes(self._total(changed)),
             certain=all(one.adds_bytes == 0 for one in changed.result.limits),
         )
+
+    def _total(self, changed: Estimate) -> MemoryResult:
+        """The figures of a changed run, replayed where those that are shown are."""
+        if self.shown.needs_bytes is None:
+            return changed.result
+        return full_estimate(changed.result.run).result
 
 
 def _compatible(singles: tuple[SingleChange, ...]) -> bool:

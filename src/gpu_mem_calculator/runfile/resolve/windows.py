@@ -35,12 +35,15 @@ class SpillingHost(Struct, frozen=True):
     - `read_from`: where that stands
     - `spill_bytes`: what the driver may put there; None where it is not known
     - `limits`: what the system may hold of the card
+    - `of_wsl`: it is Linux in WSL; on Windows itself torch 2.13 has no expandable segments
+      (c10/cuda/driver_api.h: PYTORCH_C10_DRIVER_API_SUPPORTED)
     """
 
     node_gb: float | None
     read_from: str
     spill_bytes: int | None
     limits: tuple[Limit, ...]
+    of_wsl: bool = False
 
 
 def spilling_host(config: GPUConfig, card_bytes: int) -> SpillingHost:
@@ -54,4 +57,4 @@ def spilling_host(config: GPUConfig, card_bytes: int) -> SpillingHost:
     why, most = "its desktop and its programs hold a part of the card", int(KEPT * card_bytes)
     kept = Limit(key="Windows", why=why, could="more", adds=most, settle=SETTLE)
     half = None if whole is None else whole // 2
-    return SpillingHost(gigabytes, said, half, () if known else (kept,))
+    return SpillingHost(gigabytes, said, half, () if known else (kept,), of_wsl)

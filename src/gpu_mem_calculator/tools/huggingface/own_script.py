@@ -255,7 +255,7 @@ def _batches(found: ScriptRecord, reading: Reading) -> Section:
                 values[key] = size
                 honoured(reading, line, f"DataLoader(batch_size={size})")
             else:
-                computed(reading, line, "DataLoader(batch_size)")
+                computed(reading, line, "DataLoader(batch_size)", saves="tokens")
     if not loaders:
         values |= _named_batch(found, reading)
     if len(loaders) > 1 and found.facts.get("evaluates"):
@@ -277,7 +277,8 @@ def _named_batch(found: ScriptRecord, reading: Reading) -> Section:
         if isinstance(size, int) and size > 0:
             reading.assumed.append(f"{name}={size} is the loop's batch, by its name")
             return {"per_device_train_batch_size": size}
-    limited(reading, 0, "batch", "the loop's batch is not shown, so the default is taken")
+    why = "the loop's batch is not shown, so the default is taken"
+    limited(reading, 0, "batch", why, saves="tokens")
     return {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...runfile.text.errors import InputError, quoted
 from ..reading.keys import sort_keys
 from ..reading.named_files import NamedFiles
-from ..reading.reading import Reading, Section
+from ..reading.reading import Could, Reading, Section
 from ..trainer.loading import PEFT
 from ..translation.arguments import argument_table, tables
 from ..translation.tools import ONLINE, TRAINER
@@ -185,7 +185,5 @@ def _add_data(reading: Reading, program: Section, values: Section, tool: str) ->
         length = min(LENGTH, most) if isinstance(most, int) else LENGTH
         program["data"] = {"seq_len": length}
         why = f"the command does not say it; {length} tokens are assumed"
-        bound: dict[str, Any] = {"settle": SETTLE}
-        if most == length:  # the model has no more positions
-            bound |= {"could": "less", "saves": "activations"}
-        reading.limit("length of a sequence", why, **bound)
+        could: Could = "less" if most == length else "either"  # the model has no more positions
+        reading.limit("length of a sequence", why, could, saves="tokens", settle=SETTLE)
