@@ -68,7 +68,7 @@ def test_what_ifs_show_their_saving(client: httpx.Client) -> None:
 def test_room_is_what_the_report_says(client: httpx.Client) -> None:
     """How far the sequence can grow; a server has a table for that."""
     assert "longest sequence that fits: about" in client.post("/api/room", json=RUN).json()["room"]
-    assert client.post("/api/room", json=SERVER).json() == {"room": ""}
+    assert client.post("/api/room", json=SERVER).json()["room"] == ""
 
 
 def test_look_has_the_pages_pieces(client: httpx.Client) -> None:
@@ -208,10 +208,10 @@ def test_validate_tells_every_problem(client: httpx.Client) -> None:
         ("POST", "/api/calculate", b'{"model": {"name": "x' + b"y" * 2**20 + b'"}}', 413, "larger"),
         (
             "POST",
-            "/api/calculate?replay=true",
+            "/api/calculate?replays=true",
             b"{}",
             422,
-            "'replay' is not an option here; it has: none",
+            "'replays' is not an option here; it has: replay",
         ),
         ("POST", "/api/look?width=3", b"{}", 422, "from 320 to 1600"),
         ("POST", "/api/infer?contexts=a", b"{}", 422, "must be a whole number"),
