@@ -176,3 +176,13 @@ def test_cards_of_two_kinds_are_named(command: Command, tmp_path: Path) -> None:
     assert refused.code == 2
     assert "name the one to count with --gpu" in refused.err
     assert command("infer", "qwen2.5-7b", "--gpu", "3090", "--nvidia-smi", path).code == 0
+
+
+def test_a_total_is_more_than_the_card_has_or_more_than_is_free(
+    command: Command, pasted: Path
+) -> None:
+    """The card has 79 GiB, and 20 of them are free."""
+    shared = command("check", "--nvidia-smi", pasted, *SERVES)
+    assert "more than is free" in shared.out
+    small = command("check", "--gpu", "rtx-3060", *SERVES)
+    assert "more than is free" not in small.out

@@ -87,7 +87,7 @@ def test_the_verdict_counts_the_orders_that_die() -> None:
         assert found.lengths is not None
         verdicts.setdefault(found.verdict, []).append(found.lengths.probability_to_die)
         if 0 < found.lengths.probability_to_die < 1:
-            assert "of 20 drawn orders of batches run out of memory" in verdict_line(found)
+            assert "of 20 drawn orders of its batches; needs" in verdict_line(found)
     assert set(verdicts) >= {SHORT, UNSURE}
     assert set(verdicts[SHORT]) == {1.0}
     assert any(0 < one < 1 for one in verdicts[UNSURE])

@@ -35,7 +35,7 @@ from ..runfile.read import as_dict
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .bounds import bounded, bounded_verdict
 from .figures import Figures
-from .fit_verdict import FITS, SHORT, UNSURE, gap_warning
+from .fit_verdict import FITS, SHORT, gap_warning
 from .node import NodeMemory, on_node
 from .result import (
     LengthsResult,
@@ -178,7 +178,7 @@ def memory_result(file: RunFile, figures: Figures) -> MemoryResult:
         steps=[] if replayed is None else step_results(replayed.phases),
         fails_at=failure(replayed, has - outside) if replayed and dies else None,
         versions=dict(resolved.versions),
-        decisive=[*resolved.decisive, *host_words(host), *_order_words(figures)],
+        decisive=[*resolved.decisive, *host_words(host)],
         phases=[] if host is None else figures.life,
         host=host,
         lengths=None if resolved.lengths is None else _lengths(figures),
@@ -200,14 +200,6 @@ def host_words(host: NodeMemory | None) -> list[str]:
     """Host RAM of a node, which nobody has said, where it is much."""
     unsaid = host is not None and host.node_bytes is None and host.is_large
     return [host.words] if host is not None and unsaid else []
-
-
-def _order_words(figures: Figures) -> list[str]:
-    """In how many drawn orders of its batches a run dies, where it is not all or none."""
-    drawn = figures.drawn
-    if drawn is None or drawn.verdict != UNSURE:
-        return []
-    return [f"{drawn.dying} of {len(drawn.reserved)} drawn orders of batches run out of memory"]
 
 
 def _lengths(figures: Figures) -> LengthsResult | None:

@@ -35,6 +35,7 @@ class CardVerdict(Struct, frozen=True):
     - headroom: what it has beyond both
     - most: where nothing was replayed, the most that the card may have to have; `needs` is then the
       tensors alone
+    - dying: in how many drawn orders of its batches the run dies, in words
     """
 
     word: str
@@ -44,18 +45,30 @@ class CardVerdict(Struct, frozen=True):
     headroom: int
     most: int | None = None
     held: int = 0
+    dying: str = ""
 
 
 def result_verdict(result: MemoryResult) -> CardVerdict:
     """The verdict of a result."""
     card, margin = total_bytes(result), result.margin_bytes or 0
     has, most = result.gpu_memory_bytes, None
+    dying = _dying_orders(result) if result.verdict == UNSURE else ""
     if result.needs_bytes is None:
         highest = max(card, (result.startup_bytes or 0) + result.outside_torch_bytes)
         most = int(highest * CLEAR)
     return CardVerdict(
-        result.verdict, card - margin, margin, has, result.headroom_bytes, most, result.held_bytes
+        *(result.verdict, card - margin, margin, has, result.headroom_bytes),
+        *(most, result.held_bytes, dying),
     )
+
+
+def _dying_orders(result: MemoryResult) -> str:
+    """In how many drawn orders of its batches a run dies; empty where in none."""
+    found = result.lengths
+    dying = 0 if found is None or found.known else round(found.probability_to_die * found.orders)
+    if found is None or not dying:
+        return ""
+    return f"it runs out of memory in {dying} of {found.orders} drawn orders of its batches"
 
 
 def card_bounds(result: MemoryResult) -> dict[str, int]:
@@ -123,6 +136,8 @@ def card_summary(
     spare = spare_words(found)
     if found.word == UNSURE:
         spare = "" if limits else open_words(found)
+    if found.dying and not limits:
+        figures, spare = f"{found.dying}; {figures}", ""
     line = ", ".join(filter(None, (f"{WORDS[found.word]}: {figures}", spare)))
     return line + _tail(decisive, limits if found.word == UNSURE else ())
 
@@ -131,6 +146,8 @@ def open_words(found: CardVerdict, limits: Sequence[BoundedLimit] = ()) -> str:
     """What keeps a verdict open, in a few words."""
     if limits:
         return f"open: {limit_names(limits)}"
+    if found.dying:
+        return found.dying
     return "torch's allocator was not replayed" if found.most else "within the margin"
 
 
@@ -274,6 +291,8 @@ def undecided(result: MemoryResult) -> list[str]:
         return ["torch's allocator was not replayed, and takes more than the tensors"]
     if not limits:
         found = result_verdict(result)
+        if found.dying:
+            return ["each run draws its own order; with shorter sequences every order survives"]
         survives = f"it survives a replay of torch's allocator with {gib(found.needs)} GiB"
         certain = gib(found.needs + found.margin)
         return [f"{survives}, and is certain with {certain}; settle it with gpu-mem-calc measure"]

@@ -94,7 +94,10 @@ def _total_words(estimate: Estimate, total: int) -> str:
         return "what the GPU must have"
     if not serving.problem:
         return in_words_of(estimate.resolved.run.runtime, "what nvidia-smi shows")
-    return "more than the GPU has" if total > estimate.resolved.hardware.memory_bytes else ""
+    hardware = estimate.resolved.hardware
+    if total <= hardware.memory_bytes:
+        return ""
+    return "more than the GPU has" if total > hardware.card_bytes else "more than is free"
 
 
 def _users(rows: Sequence[ContextUsers]) -> list[Line]:
