@@ -145,12 +145,12 @@ def _die(tmp_path: Path, ranks: int, **names: str) -> list[str]:
 def test_the_first_rank_of_a_node_prints(tmp_path: Path) -> None:
     """The others raise their errors alone; a restart, and a later death, print again."""
     first, second = _die(tmp_path, 2)
-    assert "to paste:" in first
-    assert "to paste:" not in second
-    assert "to paste:" in _die(tmp_path, 1, TORCHELASTIC_RESTART_COUNT="1")[0]
+    assert "read: " in first
+    assert "read: " not in second
+    assert "read: " in _die(tmp_path, 1, TORCHELASTIC_RESTART_COUNT="1")[0]
     for path in tmp_path.iterdir():
         os.utime(path, (1, 1))
-    assert "to paste:" in _die(tmp_path, 1)[0]
+    assert "read: " in _die(tmp_path, 1)[0]
 
 
 def test_each_rank_prints_where_no_file_can_be_made(
@@ -161,7 +161,7 @@ def test_each_rank_prints_where_no_file_can_be_made(
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/dev/null")
     with pytest.raises(OutOfMemoryError), explain_oom():
         cross_entropy()
-    assert "to paste:" in capsys.readouterr().err
+    assert "read: " in capsys.readouterr().err
 
 
 def test_a_process_that_dies_twice_prints_twice(
@@ -173,7 +173,7 @@ def test_a_process_that_dies_twice_prints_twice(
     for _ in range(2):
         with pytest.raises(OutOfMemoryError), explain_oom():
             cross_entropy()
-    assert capsys.readouterr().err.count("to paste:") == 2
+    assert capsys.readouterr().err.count("read: ") == 2
 
 
 def test_a_fault_of_ours_hides_no_error(
@@ -206,4 +206,4 @@ def test_lightning_calls_it(
     except OutOfMemoryError as error:
         made.on_exception(None, None, error)
     made.on_exception(None, None, KeyError("x"))
-    assert capsys.readouterr().err.count("to paste:") == 1
+    assert capsys.readouterr().err.count("read: ") == 1
