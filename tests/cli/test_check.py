@@ -154,3 +154,72 @@ def test_deepspeeds_json_is_checked_with_the_options(
     run = json.loads(capsys.readouterr().out)["run"]
     assert run["parallelism"] == {"data_parallel_size": 8}
     assert run["engine"]["reduce_bucket_size"] == 4096 * 4096
+
+
+@pytest.mark.parametrize("words", [("pod.yaml", "--long"), ("vllm", "serve", "gpt2", "--long")])
+def test_an_option_of_ours_behind_the_command_is_said(
+    command: Command, words: tuple[str, ...]
+) -> None:
+    """Instead of what the command's tool makes of it."""
+    answer = command("check", "--gpu", "h100", *words)
+    assert answer.code == 2
+    assert "--long after the command is the command's; write it before" in answer.err
+
+
+def test_a_server_uses_the_gpus_that_its_command_says(command: Command) -> None:
+    """Where there are more, the first line says it."""
+    given = ("check", "--gpu", "h100-sxm", "--format", "json")
+    served = ("vllm", "serve", "Qwen/Qwen3-8B")
+    one, four = (json.loads(command(*given, *more, *served).out) for more in ((), ("--gpus", "4")))
+    assert four["result"]["decisive"][0] == "the command uses 1 of 4 GPUs"
+    assert four["result"]["device_bytes"] == one["result"]["device_bytes"]
+
+
+def test_a_limit_of_host_ram_that_decides_is_raised_first(command: Command, tmp_path: Path) -> None:
+    """Its figures are told apart, the verdict is whole, and one release is named."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {
+            "containers": [
+                {
+                    "name": "a",
+                    "image": "vllm/vllm-openai:v0.10.1",
+                    "command": ["vllm", "serve", "Qwen/Qwen3-14B"],
+                    "args": [
+                        "--max-model-len",
+                        "32768",
+                        "--swap-space",
+                        "16",
+                        "--cpu-offload-gb",
+                        "10",
+                    ],
+                    "resources": {"limits": {"nvidia.com/gpu": 1, "memory": "16Gi"}},
+                }
+            ]
+        },
+    }
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(pod), encoding="utf-8")
+    answer = command("check", "--gpu", "a100-40gb-sxm", path)
+    words = " ".join(answer.out.split())
+    assert answer.code == 1
+    assert "16.4 GiB of host RAM a node while weights are loaded, of 16.0" in words
+    assert "GiB free" in words.partition("tokens each, ")[2][:40]
+    remedy = next(row for row in answer.out.splitlines() if row.startswith("fits with"))
+    assert "GiB of host RAM (resources.limits.memory)" in remedy
+    assert "read as vllm serve:" in words
+
+
+def test_more_gpus_for_ollama_keep_its_context(command: Command) -> None:
+    """They bring all layers onto GPUs; the first line says which of several cards is shown."""
+    answer = command("check", "--gpu", "3060", "ollama", "run", "llama3.3:70b")
+    assert "all layers on GPUs with 8 GPUs: 1 user at 4,096 tokens" in answer.out
+    assert "RTX 3060 8GB" in " ".join(answer.out.splitlines()[:2])
+    spark = ("check", "--gpu", "dgx-spark", "--node-ram", "64", "ollama", "run", "gpt-oss:120b")
+    words = command(*spark).out
+    assert "GPUs" not in words
+    assert "mxfp4 weights with bf16 beside" in words
+    assert "of memory (--node-ram)" in words
+    assert "largest context" not in words

@@ -105,3 +105,10 @@ def test_what_cannot_be_compared_is_a_sentence(
     """Exit code 2."""
     assert main(["compare", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_of_two_sections_the_keys_that_differ_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the beginnings of both."""
+    sft = "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --use_peft"
+    assert main(["compare", sft, f"{sft} --lora_r 32"]) == 0
+    assert "lora.r 16 → 32" in capsys.readouterr().out

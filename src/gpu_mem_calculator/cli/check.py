@@ -63,6 +63,8 @@ WITH_VALUE = (
     "--changed",
     *(f"--{one.replace('_', '-')}" for one in CHANGED_FILES),
 )
+# Options of `check` that people write after a command or a file, where they are not read.
+LATE = (*KEYS, "--nvidia-smi", "--at", "--set", "--changed", "--long")
 
 
 def separated(words: Sequence[str]) -> list[str]:
@@ -97,11 +99,12 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(args)
     try:
         readings = asked_readings(args.launch, question, "")
-    except UnknownToolError as error:
+    except InputError as error:
+        late = _late_options(args.launch)
+        if late or not isinstance(error, UnknownToolError):
+            raise InputError(late or error.problems) from None
         print_to_stderr(*(f"cannot tell: {problem}" for problem in error.problems))
         return CANNOT_TELL
-    except InputError as error:
-        raise InputError(_late_options(args.launch) or error.problems) from None
     with Screen(args.output, grows=len(readings) == 1) as screen:
         with drawn_progress():
             checked = [_check(args, one, question, screen) for one in readings]
@@ -138,8 +141,8 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _late_options(words: Sequence[str]) -> list[str]:
-    """A sentence where an option of ours stands after the command."""
-    late = next((word for word in words if word.partition("=")[0] in ("--gpu", "--gpu-mem")), "")
+    """A sentence where an option of ours stands after the command or the file."""
+    late = next((word for word in words[1:] if word.partition("=")[0] in LATE), "")
     why = f"{late} after the command is the command's; write it before: check {late} ..."
     return [why] if late else []
 

@@ -1,17 +1,13 @@
-"""The calculator: from a run file to the memory it needs, and the ledgers the numbers come from.
-
-The cards that a short name can mean, too: the answer for each that turns the verdict.
-"""
+"""The calculator: from a run file to the memory it needs, and the ledgers the numbers come from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .. import catalog
 from ..ledger.ledger import Ledger
 from ..run.cuda.runtimes import renamed_ledger, renamed_server
 from ..run.run import Run
@@ -25,20 +21,18 @@ from ..runfile.config import (
     TrainingConfig,
 )
 from ..runfile.read import as_dict, gather_sections
-from ..runfile.resolve.card_name import possible_cards
-from ..runfile.resolve.hardware import Hardware
 from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError
 from ..tools.read import Asked, read
 from .figures import Figures
-from .fit_verdict import FITS, SHORT, UNSURE, WORDS, clear_verdict, replay_verdict
+from .fit_verdict import FITS, SHORT, UNSURE, clear_verdict, replay_verdict
 from .memory_result import STEP as STEP
 from .memory_result import memory_result, with_limits
 from .node import on_node
-from .result import MemoryResult, OtherCard
+from .other_cards import with_cards
+from .result import MemoryResult
 from .stage_ledgers import StageLedgers, ledger_of
-from .summary import short_card, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,53 +42,6 @@ if TYPE_CHECKING:
     from .stage_replay import StageReplay
 
     Source: TypeAlias = Anything | Asked
-
-Verdict = Callable[[Mapping[str, Any]], str]
-MOST_SIZES = 4
-
-
-def with_cards(result: MemoryResult, hardware: Hardware, verdict: Verdict) -> MemoryResult:
-    """A result with the verdict on other cards of its name, where it is another.
-
-    A run that fits can only fail on a card with less memory, any other one only fit on one with
-    more: the others are not estimated. Of cards with the same size the smallest counts.
-    """
-    found = [one for row in _others(result, hardware) if (one := _answer(result, row, verdict))]
-    turned = [one for one in found if one.verdict != result.verdict]
-    if not turned:
-        return result
-    words = "; ".join(f"{short_card(one.title)}: {WORDS[one.verdict]}" for one in turned)
-    shown = f"{short_card(hardware.title)} ({words})"
-    result = replace(result, other_cards=turned, decisive=[shown, *result.decisive])
-    return replace(result, summary=summary(result))
-
-
-def _others(result: MemoryResult, hardware: Hardware) -> list[catalog.Row]:
-    """The smallest card of each other size that could turn the verdict."""
-    section = result.run.get("hardware") or {}
-    if section.get("gpu") is None or "gpu_memory_bytes" in section:
-        return []
-    config = GPUConfig(gpu=section["gpu"], gpu_memory_gb=section.get("gpu_memory_gb"))
-    rows, has = possible_cards(config), hardware.card_bytes
-    shown = [row["memory_gb"] for row in rows if row["memory_bytes"] == has]
-    sizes: dict[float, catalog.Row] = {}
-    for row in rows:
-        size = int(row["memory_bytes"])
-        turns = size < has if result.verdict == FITS else size > has
-        if turns and row["memory_gb"] not in shown:
-            sizes.setdefault(row["memory_gb"], row)
-    return list(sizes.values())[:MOST_SIZES]
-
-
-def _answer(result: MemoryResult, row: catalog.Row, verdict: Verdict) -> OtherCard | None:
-    """The verdict on another card; None where the run is refused on it."""
-    run = result.run
-    try:
-        word = verdict({**run, "hardware": {**run["hardware"], "gpu": row["name"]}})
-    except InputError:
-        return None
-    size = float(row["memory_gb"])
-    return OtherCard(gpu=row["name"], title=row["title"], memory_gb=size, verdict=word)
 
 
 class Estimate(Struct, frozen=True, kw_only=True):

@@ -182,11 +182,12 @@ def check_reading(reading: Reading, question: CheckQuestion) -> Checked:
         server = data.get("inference") or {}
         other = server.get("engine_version") or (server and data.get("releases"))
         assumed = reading.assumed_at_a_release if other else reading.assumed
+        data, unused = _used_gpus(reading, data)
         notes = (*assumed, *question.unread)
         estimate, data, cards = _beside_others(data, notes, reading, question)
     except InputError as error:
         return _cannot_tell(reading, error.problems)
-    result = estimate.result
+    result = replace(estimate.result, decisive=[*unused, *estimate.result.decisive])
     if not estimate.resolved.hardware.named:
         result = with_limits(result, [_no_card(reading)])
     code = EXIT_CODES[result.verdict]
@@ -245,7 +246,7 @@ def _of_run(reading: Reading, question: CheckQuestion) -> dict[str, Any]:
     """
     given, machine = question.hardware, question.machine
     own = dict(reading.run.get("hardware") or {})
-    name = spellings().get((reading.run.get("inference") or {}).get("engine", ""))
+    name = _server_name(reading)
     if name and server_row(name).splits_by_layer and question.sees_cards(reading):
         seen = question.busy.used(reading.devices, len(question.busy.cards))
         own.setdefault("num_gpus", len(seen))
@@ -255,6 +256,21 @@ def _of_run(reading: Reading, question: CheckQuestion) -> dict[str, Any]:
     node = {} if "node_memory_gb" in given else least_section(here, own)
     without = {key: value for key, value in own.items() if key not in NODE_KEYS}
     return {**here, **without, **node, **given}
+
+
+def _used_gpus(reading: Reading, run: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A server's run on the GPUs that its command uses, and a sentence where more are there."""
+    used = (reading.run.get("hardware") or {}).get("num_gpus")
+    count, name = run["hardware"].get("num_gpus"), _server_name(reading)
+    if not name or not used or server_row(name).splits_by_layer or count <= used:
+        return run, []
+    run = {**run, "hardware": {**run["hardware"], "num_gpus": used}}
+    return run, [f"the command uses {used} of {count} GPUs"]
+
+
+def _server_name(reading: Reading) -> str:
+    """The server that is started; empty where none is."""
+    return spellings().get((reading.run.get("inference") or {}).get("engine", ""), "")
 
 
 def _no_card(reading: Reading) -> Limit:

@@ -128,9 +128,12 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
     def words(self) -> str:
         """`122 GiB of host RAM a node at start-up, of 128 (--mem=128G)`."""
         said = f" ({self.read_from})" if self.read_from else ""
-        has = "" if self.node_bytes is None else f", of {gib(self.node_bytes, 0)}{said}"
+        node = self.node_bytes
+        same = (d for d in (0, 1, 2) if gib(self.bytes_per_node, d) != gib(node or 0, d))
+        digits = next(same, 3)  # figures that decide are told apart
+        has = "" if node is None else f", of {gib(node, digits)}{said}"
         when, what = WHEN[self.phase], "for card and host" if self.shared else "of host RAM a node"
-        taken = f"{gib(self.bytes_per_node, 0)} GiB {what} {when}{has}"
+        taken = f"{gib(self.bytes_per_node, digits)} GiB {what} {when}{has}"
         if not self.pages_bytes:
             return taken
         return f"{taken}, beside {gib(self.pages_bytes, 0)} GiB of pages of the files that it reads"

@@ -230,6 +230,14 @@ def placed_words(serving: ServingResult) -> str:
 def _users_words(serving: ServingResult) -> str:
     asked = serving.users_asked
     if asked is not None and serving.users < asked:
+        if not serving.users:
+            context = f"{serving.users_context:,} tokens"
+            whole = (
+                f"none of {asked:,} users at {context}"
+                if asked > 1
+                else f"not one user at {context}"
+            )
+            return f"{whole}, sequences of up to {serving.longest_context:,}"
         waits = f"{serving.users:,} of {asked:,} users at {serving.users_context:,} tokens"
         return f"{waits} run concurrently, the others wait"
     if asked is not None:

@@ -28,7 +28,7 @@ from .trace.attention import AttentionKernels
 from .trace.card import card_of, simulated_card
 from .trace.cuda import as_on_cuda
 from .trace.device_names import GPU, DeviceNames
-from .trace.huggingface import as_if_real, convertible_modules
+from .trace.huggingface import as_if_real, convertible_modules, silent_fakes
 from .trace.memory_kinds import KindWatcher, block_kinds
 from .trace.recorder import Recorder
 from .trace.run import STEPS, RunTrace, phase_of, run_trace
@@ -65,6 +65,7 @@ def _simulated(
         for context in (
             FakeTensorMode(allow_non_fake_inputs=True),
             convertible_modules(),
+            silent_fakes(),
             as_if_real() if "transformers" in sys.modules else nullcontext(),
             as_on_cuda(resolved.run.compute_capability, kernels),
             torch.autograd.set_multithreading_enabled(False),

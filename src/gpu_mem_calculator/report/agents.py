@@ -126,10 +126,11 @@ def reading_text(reading: Reading) -> str:
 
 def diagnosis_text(found: Diagnosis) -> str:
     """Why a run died: the cause, the evidence, and what helps."""
-    from .diagnosis import UNKNOWN
+    from .diagnosis import unknown_words
 
     if found.cause is None:
-        return joined([UNKNOWN, found.question, *(f"note: {one}" for one in _some(found.notes))])
+        notes = (f"note: {one}" for one in _some(found.notes))
+        return joined([unknown_words(found), found.question, *notes])
     cause = found.cause
     where = [f"it died in {cause.phase}"] if cause.phase else []
     where += [f"for {cause.tensor}"] if cause.tensor else []

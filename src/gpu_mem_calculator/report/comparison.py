@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -149,7 +149,17 @@ def cause_words(cause: KeyDifference) -> str:
         return f"the release itself, {cause.first} → {cause.second}"
     if name in NAMES:
         return f"{name} {cause.first} → {cause.second}"
-    return f"{name} {_value(cause.first)} → {_value(cause.second)}"
+    return "; ".join(_changes(name, cause.first, cause.second))
+
+
+def _changes(name: str, first: Any, second: Any) -> Iterator[str]:
+    """A value before and after; of two sections, the keys that differ."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in {**first, **second}:
+            if first.get(key) != second.get(key):
+                yield from _changes(f"{name}.{key}", first.get(key), second.get(key))
+        return
+    yield f"{name} {_value(first)} → {_value(second)}"
 
 
 def _value(value: Any) -> str:

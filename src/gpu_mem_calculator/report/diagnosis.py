@@ -50,9 +50,14 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
         yield from wrap_lines("note: ", note, DIM)
 
 
+def unknown_words(found: Diagnosis) -> str:
+    """What is said without a cause."""
+    return found.summary if found.error else UNKNOWN
+
+
 def _cause_lines(found: Diagnosis) -> Iterator[Line]:
     if found.cause is None:
-        yield from wrap_lines("", UNKNOWN, WARN)
+        yield from wrap_lines("", unknown_words(found), WARN)
         return
     cause = found.cause
     style = STYLES.get(cause.certainty, WARN)

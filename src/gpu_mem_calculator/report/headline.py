@@ -96,8 +96,11 @@ def server_words(estimate: Estimate) -> Iterator[str]:
     run, options = estimate.resolved.run, estimate.resolved.run.options
     yield run.precision.removesuffix("_pure")
     named = options.get("quantization") or "none"
-    weights = named if named != "none" else (run.quantized or {}).get("quant_method")
-    if weights:
+    own = (run.quantized or {}).get("quant_method")
+    weights = named if named != "none" else own
+    if own and named in ("bf16", "f16"):  # a GGUF file keeps those that are quantized
+        yield f"{own} weights with {named} beside"
+    elif weights:
         yield f"{weights} weights"
     if (options.get("kv_cache_dtype") or "auto") != "auto":
         yield f"KV cache in {options['kv_cache_dtype']}"

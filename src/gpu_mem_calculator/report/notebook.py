@@ -27,7 +27,7 @@ from ..lab.module_memory import MemoryEstimate
 from ..ledger.ledger import ACT, CACHE, GRAD, OPTIM, PARAM, RUNTIME
 from ..ledger.units import GIB
 from .backtest_picture import SHAPES
-from .diagnosis import STYLES, UNKNOWN, figure
+from .diagnosis import STYLES, figure, unknown_words
 from .html import TONES, asset
 from .html_tables import num_cells, remarks_list, size, table, text
 from .instants import InstantColumn, KindSlice
@@ -40,7 +40,7 @@ from .plan.scatter import HEIGHT as SCATTER_HEIGHT
 from .plan.scatter import WIDTH as SCATTER_WIDTH
 from .plan.scatter import engines_of, scatter_lines
 from .plan.text import space_words
-from .plan.words import change_words, engine_words, question_words, setup_words, setups_apart
+from .plan.words import change_words, question_words, setup_words, setups_apart
 from .reading import read_words
 from .standalone import THEMES, tokens
 from .svg import CHARACTER
@@ -83,6 +83,9 @@ class Picture(Struct, frozen=True):
 
     def save(self, path: str | Path, theme: str = "light") -> None:
         """Write an SVG file in the colours of a theme, `light` or `dark`."""
+        if Path(path).suffix.lower() not in ("", ".svg"):
+            name = Path(path).with_suffix(".svg").name
+            raise ValueError(f"{str(path)!r} is not the name of an SVG file; use {name!r}")
         if theme not in THEMES:
             raise ValueError(f"theme={theme!r} must be one of {', '.join(THEMES)}")
         values = tokens(theme)
@@ -136,10 +139,8 @@ def _colours() -> dict[str, str]:
 
 def _result(result: MemoryResult) -> Iterator[str]:
     tone, sign = TONES[result.verdict]
-    model = result.run.get("model") or {}
-    named = str(model.get("name") or "its own model") if isinstance(model, Mapping) else str(model)
     parameters = f"{count(result.num_parameters)} parameters"
-    yield f'<p class="soft">{text(named)}, {parameters}, {text(engine_words(result.run))}</p>'
+    yield f'<p class="soft">{text(result.subject)}, {parameters}</p>'
     yield f'<p class="says {tone}">{sign} {text(verdict_line(result))}</p>'
     rows = _rows(result)
     yield _bar(rows, result.gpu_memory_bytes)
@@ -350,7 +351,7 @@ def _outcome(row: Mapping[str, Any]) -> str:
 def _diagnosis(found: Diagnosis) -> Iterator[str]:
     cause = found.cause
     if cause is None:
-        yield f'<p class="says unsure">? {text(UNKNOWN)}</p>'
+        yield f'<p class="says unsure">? {text(unknown_words(found))}</p>'
     else:
         tone = "fails" if STYLES.get(cause.certainty) == BAD else "unsure"
         yield f'<p class="says {tone}">{text(cause.certainty)}: {text(cause.sentence)}</p>'

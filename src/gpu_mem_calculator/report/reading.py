@@ -21,13 +21,18 @@ def reading_lines(
     reading: Reading, result: MemoryResult | None = None, width: int = WIDTH
 ) -> list[Line]:
     """The tool that was recognised, and what is not modelled."""
-    lines = [line(read_words(reading), DIM)]
+    lines = [line(read_words(reading, result), DIM)]
     return lines if result is None else [*lines, *limit_lines(result, width)]
 
 
-def read_words(reading: Reading) -> str:
-    """What it was read as: how many keys were honoured, and how many take no memory."""
-    title = f"{reading.tool} {reading.version}".rstrip()
+def read_words(reading: Reading, result: MemoryResult | None = None) -> str:
+    """What it was read as: how many keys were honoured, and how many take no memory. The release of
+    its options is left out where that of the run is another.
+    """
+    other = result is not None and (
+        result.versions or (result.run.get("inference") or {}).get("engine_version")
+    )
+    title = f"{reading.tool} {'' if other else reading.version}".rstrip()
     count = Counter(reading.keys.values())
     words = [f"{count['memory']} honoured"]
     if count["free"]:

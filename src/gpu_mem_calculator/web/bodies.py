@@ -247,6 +247,7 @@ class DiagnosisBody(Struct, frozen=True):
     evidence: list[str]
     parts: list[PrintedPartBody]
     remedies: list[RemedyBody]
+    error: str
     question: str
     notes: list[str]
     verdict: str

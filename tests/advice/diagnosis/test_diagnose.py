@@ -203,3 +203,12 @@ def test_sglang_says_that_its_cache_does_not_fit_the_host(
     assert found is not None
     assert (found.id, found.certainty) == (cause, CERTAIN)
     assert words in found.sentence
+
+
+def test_an_error_of_another_kind_is_no_memory_error() -> None:
+    """Its last line is said, and nothing more is asked for."""
+    stack = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
+    found = diagnose(f"{stack}ModuleNotFoundError: No module named 'foo'\n")
+    assert found.error == "ModuleNotFoundError: No module named 'foo'"
+    assert (found.cause, found.question) == (None, "")
+    assert diagnose(f"{stack}RuntimeError: something went wrong\n").question

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from msgspec.structs import replace
 from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.fit_verdict import SHORT, UNSURE
 from ...estimates.summary import summary
-from ...ledger.secrets import hidden
+from ...ledger.secrets import hidden, hide_command
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
 from ...tools.logs.figure import Figure
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from ...tools.read import Anything, Asked
 
 MOST_OTHERS, MOST_REMEDIES, MOST_LIVE = 3, 4, 3
+NO_MEMORY = "no memory error"
+ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?P<line>(?P<kind>[A-Z]\w+Error): .*)$", re.MULTILINE)
+MAYBE_MEMORY = (MemoryError, RuntimeError, OSError, SystemError)
+ABOUT_MEMORY = re.compile("memory|alloc|cache|cuda", re.IGNORECASE)
+MOST_SHOWN = 160  # characters of an error
 WRAPPER = "ollama"  # it prints lines of another tool, whose options it does not take
 CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
 
@@ -48,6 +55,7 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
     found = causes(crash)
     cause = found[0] if found else None
     restored = releases.advice() if releases is not None and restores(found) else ()
+    other = _other_error(text) if cause is None else ""
     measured = parts(crash)
     differs = tuple(part_evidence(measured))
     helps = (*restored, *_remedies(crash, cause, asked))[:MOST_REMEDIES]
@@ -59,12 +67,22 @@ def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosi
         evidence=(*_evidence(crash, cause), *differs),
         parts=measured,
         remedies=helps,
-        question=_question(cause, crash),
+        error=other,
+        question="" if other else _question(cause, crash),
         notes=(*notes, *([unlike] if unlike else []), *_left_out(log)),
         verdict=UNSURE if estimate is None else estimate.result.verdict,
-        summary=_summary(cause, differs, helps, estimate),
+        summary=f"{NO_MEMORY}: {other}" if other else _summary(cause, differs, helps, estimate),
     )
     return hidden(answer)  # whatever is printed of the text passes here
+
+
+def _other_error(text: str) -> str:
+    """The last error of a text, where Python itself says that it is not one of memory."""
+    last = next(iter([*ERROR.finditer(text)][-1:]), None)
+    kind = getattr(builtins, last["kind"], None) if last is not None else None
+    if last is None or not isinstance(kind, type) or issubclass(kind, MAYBE_MEMORY):
+        return ""
+    return "" if ABOUT_MEMORY.search(last["line"]) else hide_command(last["line"])[:MOST_SHOWN]
 
 
 def _estimated(

@@ -73,6 +73,7 @@ class Diagnosis(Shown, Struct, frozen=True, kw_only=True):
     - `cause`: the likeliest; None where nothing can be told; `others`: the next ones
     - `evidence`: measured against predicted; `parts`: the same part by part
     - `remedies`: the cheapest first
+    - `error`: without a cause, the last line of the text where it is an error of another kind
     - `question`: what to send if it is still unclear; "" where nothing is missing
     - `notes`: what was assumed, and what was not read
     - `verdict`: of the run by its estimate; open where no run is known
@@ -86,6 +87,7 @@ class Diagnosis(Shown, Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     parts: tuple[PrintedPart, ...] = ()
     remedies: tuple[Advice, ...] = ()
+    error: str = ""
     question: str = ""
     notes: tuple[str, ...] = ()
     verdict: str = UNSURE

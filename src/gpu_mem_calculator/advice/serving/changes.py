@@ -140,8 +140,9 @@ def gpu_settings(server: Server, ranks: int) -> Iterator[tuple[str, ...]]:
     count = f"hardware.num_gpus={ranks * replicas}"
     nodes = [f"hardware.{key}=null" for key in NODES if key in hardware]
     if not shards_layers(engine):
-        if engine.serve is not None:
-            yield (count, *nodes)
+        shared = server.estimate.resolved.hardware.shared is not None  # such a machine has one GPU
+        if engine.serve is not None and not shared:
+            yield (count, *_same_context(server), *nodes)
         return
     total = [count, *nodes] if "num_gpus" in hardware else nodes
     for sizes in splits(run.arch, engine, ranks):
@@ -150,6 +151,14 @@ def gpu_settings(server: Server, ranks: int) -> Iterator[tuple[str, ...]]:
         experts = [f"inference.{EXPERTS}={sizes[TENSOR]}"] if int(run.mesh.ep) > 1 else []
         if DATA not in sizes:
             yield (*(f"inference.{axis}={size}" for axis, size in shown.items()), *experts, *total)
+
+
+def _same_context(server: Server) -> Iterator[str]:
+    """The context that Ollama chose by the memory of the GPUs, which more of them would change."""
+    options = server.estimate.resolved.run.options
+    given = server.estimate.result.run["inference"]
+    if options.get("ollama_version") and "max_seq_len" not in given:
+        yield f"inference.max_seq_len={options['max_seq_len']}"
 
 
 def taken(result: MemoryResult) -> tuple[int, int, int]:

@@ -10,6 +10,9 @@ from itertools import chain, combinations, islice, product
 
 from msgspec import Struct
 
+from ...estimates.fit_verdict import FITS
+from ...estimates.node import MARGIN
+from ...ledger.units import GIB
 from ...models.arch.blocks import Moe
 from ...runfile.resolve.serving_split import DATA, shards_layers
 from ...serving import OF_GGUF, USUAL
@@ -184,6 +187,20 @@ def _no_sizes(given: dict[str, dict[str, object]]) -> Iterator[str]:
             yield f"inference.{axis}_parallel_size=null"
 
 
+def node_moves(server: Server) -> Iterator[Move]:
+    """A larger limit of host RAM, where that alone is too small: as much as is certain to suffice,
+    in whole GiB.
+    """
+    host = server.estimate.result.host
+    if host is None or not host.node_bytes or host.verdict == FITS:
+        return
+    needs = -(-int(host.bytes_per_node * (1 + MARGIN) + 2**26) // GIB)
+    name = host.read_from.partition("=")[0] or "--node-ram"
+    title = f"{needs} GiB of {'memory' if host.shared else 'host RAM'} ({name})"
+    settings = (f"hardware.node_memory_gb={needs}", "hardware.node_memory_read_from=null")
+    yield Move("node", (Step(title, settings),), "")
+
+
 MOST = 5  # remedies that keep the GPUs, or have fewer than suffice alone
 MOST_CHANGES = 3  # of one remedy
 USEFUL_CONTEXT = 8192  # tokens; remedies with a shorter context come later
@@ -205,7 +222,8 @@ def remedies(server: Server) -> list[ServingChange]:
                 found[frozenset(chosen)] = change
     now = server.estimate.resolved.hardware.num_gpus
     on_host = [] if any(one.gpus == now for one in found.values()) else host_moves(server)
-    changes = [*found.values(), *alone, *_first(server, on_host)]
+    changes = [*_first(server, node_moves(server)), *found.values(), *alone]
+    changes += _first(server, on_host)
     return sorted(changes or _other(server), key=_smallness)
 
 

@@ -59,7 +59,9 @@ def infer_command(run: Mapping[str, Any]) -> InferCommand:
         f"{section}.{key}": value_text(value)
         for section, values in sections.items()
         for key, value in values.items()
-        if value is not None and (section, key, value) != ("inference", "engine", USUAL)
+        if value is not None
+        and key != "node_memory_read_from"
+        and (section, key, value) != ("inference", "engine", USUAL)
     }
     if "inference.engine_version" not in keys:
         keys |= release_keys(run)

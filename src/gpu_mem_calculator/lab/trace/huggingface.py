@@ -54,16 +54,25 @@ def without_warnings() -> Iterator[None]:
     """
     from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
 
-    verbosity, fakes = get_verbosity(), logging.getLogger("torch._subclasses.fake_tensor")
-    level = fakes.level
+    verbosity = get_verbosity()
     set_verbosity_error()
-    fakes.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), silent_fakes():
             warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
             yield
     finally:
         set_verbosity(verbosity)
+
+
+@contextmanager
+def silent_fakes() -> Iterator[None]:
+    """Without fake tensors' log of errors, which are raised as well."""
+    fakes = logging.getLogger("torch._subclasses.fake_tensor")
+    level = fakes.level
+    fakes.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
         fakes.setLevel(level)
 
 

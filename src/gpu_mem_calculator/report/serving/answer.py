@@ -9,6 +9,7 @@ from itertools import zip_longest
 from ...advice.serving.answers import Answers
 from ...advice.serving.changes import ServingChange
 from ...estimates.calculator import Estimate
+from ...estimates.fit_verdict import FITS, SHORT
 from ...estimates.serving.capacity import ContextUsers
 from ...estimates.serving.infer_command import InferCommand
 from ...run.cuda.runtimes import in_words_of
@@ -48,7 +49,7 @@ def _sections(
     tail = [*_speed(estimate, answers, brief=brief), *_start(estimate)]
     ends = [*_remarks(estimate, brief=brief), _details(asked)]
     sections = [
-        [*_verdict(estimate, answers, brief=brief), *headline(estimate)],
+        [*_verdict(estimate, answers), *headline(estimate)],
         list(_table(estimate, answers)),
         tail,
         [row for change in changes for row in change],
@@ -59,12 +60,11 @@ def _sections(
     return rows[: len(rows) - len(blank)]
 
 
-def _verdict(estimate: Estimate, answers: Answers, *, brief: bool) -> Iterator[Line]:
+def _verdict(estimate: Estimate, answers: Answers) -> Iterator[Line]:
     """The verdict and its margin, and the bar."""
-    rows = wrap_lines("", verdict_words(estimate, answers), STYLES[estimate.result.verdict])
-    yield from rows[:2] if brief else rows
+    yield from wrap_lines("", verdict_words(estimate, answers), STYLES[estimate.result.verdict])
     yield from undecided_lines(estimate.result)
-    if answers.largest_context:
+    if answers.largest_context and estimate.result.verdict != SHORT:
         yield line(f"largest context that fits: {answers.largest_context:,} tokens")
     yield memory_bar(estimate, memory_parts(estimate))
 
@@ -131,6 +131,8 @@ def _change(estimate: Estimate, change: ServingChange) -> Section:
     gain = change_gain(estimate, change)
     more = "less memory with" if gain.startswith("takes") else "more with"
     verb = more if estimate.result.figures_fit else "fits with"
+    if estimate.result.verdict == FITS and verb != more:
+        verb = "all layers on GPUs with"
     cost = f" ({change.cost})" if change.cost and change.cost != "more GPUs" else ""
     says = f"{gain}{cost}"
     if len(verb) + len(change.title) + len(says) + 3 > WIDTH:

@@ -76,7 +76,7 @@ def change_gain(estimate: Estimate, change: ServingChange) -> str:
     if serving is None:
         return f"takes {gib(change.device_bytes)} GiB"
     now = 0 if serving.problem else serving.kv_tokens
-    if change.users != serving.users or not now:
+    if change.users != serving.users or not now or not estimate.result.figures_fit:
         return users_words(change.users, change.context)
     if change.kv_tokens and change.kv_tokens != now:
         return f"{change.kv_tokens:,} tokens of KV cache, × {change.kv_tokens / now:.2g}"

@@ -154,7 +154,9 @@ def _add_model(reading: Reading, file: Modelfile, command: Command, quantize: st
     elif not found.quantization:
         found = FileName(found.model, "F16")  # a checkpoint is converted to F16 (server/create.go)
     if not quantize:
-        said = f"{base} is {found.model} in {found.quantization}, by its name"
+        own = (_config(found.model).get("quantization_config") or {}).get("quant_method", "")
+        kept = f"{own.upper()} with {found.quantization} beside" if own else found.quantization
+        said = f"{base} is {found.model} in {kept}, by its name"
         reading.assumed.append(said)
     add_named(reading, found, f"FROM={base}")
 

@@ -46,8 +46,9 @@ def read_command(command: Command) -> Reading:
         reading.run["model"]["revision"] = str(values["revision"])
     reading.run["inference"] = {"engine": "tgi", **_inference(reading, values)}
     shards = _shards(reading, values, command.num_gpus)
-    reading.run["inference"]["tensor_parallel_size"] = shards
-    reading.run["hardware"] = {"num_gpus": shards}
+    if shards is not None:
+        reading.run["inference"]["tensor_parallel_size"] = shards
+        reading.run["hardware"] = {"num_gpus": shards}
     return reading
 
 
@@ -86,14 +87,14 @@ def _inference(reading: Reading, values: Mapping[str, Any]) -> Section:
     return section
 
 
-def _shards(reading: Reading, values: Mapping[str, Any], num_gpus: int | None) -> int:
-    """The GPUs of the server (launcher/src/main.rs find_num_shards)."""
+def _shards(reading: Reading, values: Mapping[str, Any], num_gpus: int | None) -> int | None:
+    """The GPUs of the server (launcher/src/main.rs find_num_shards); None where nobody says it."""
     given, sharded = values.get("num-shard"), values.get("sharded")
     if sharded is False:
         return 1
     if given is None:
-        reading.assumed.append(f"{num_gpus or 1} shards, one for each GPU (--num-shard)")
-        return num_gpus or 1
+        reading.assumed.append("a shard for each GPU (--num-shard)")
+        return num_gpus
     return whole_value("--num-shard", given, least=1)
 
 

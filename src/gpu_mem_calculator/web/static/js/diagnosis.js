@@ -17,10 +17,10 @@ export async function diagnosis(given) {
 }
 
 function shown(found, again) {
-  const { cause, others, evidence, parts, read, remedies, notes, question, run, summary } = found;
+  const { cause, others, evidence, parts, read, remedies, notes, error, question, run, summary } = found;
   const formsRun = make("button", { type: "button", class: "button", onclick: () => again(request(current())) }, "Compare with the form’s run");
   return [
-    make("p", { class: "cause" }, make("strong", {}, cause ? `${cause.certainty}: ` : "cannot tell: "), cause ? cause.sentence : "nothing in the text says why it died"),
+    make("p", { class: "cause" }, make("strong", {}, cause ? `${cause.certainty}: ` : error ? "no memory error: " : "cannot tell: "), cause ? cause.sentence : error || "nothing in the text says why it died"),
     ...(cause && (cause.phase || cause.tensor) ? [make("p", {}, [cause.phase && `it died in: ${cause.phase}`, cause.tensor && `for: ${cause.tensor}`].filter(Boolean).join("; "))] : []),
     ...others.map((one) => make("p", { class: "soft" }, `or, ${one.certainty}: ${one.sentence}`)),
     ...listed("What helps, the cheapest first", "ol", remedies.map(remedy)),
