@@ -265,3 +265,19 @@ def test_cards_of_unlike_size_are_refused_in_one_sentence(command: Command) -> N
     start = ("infer", "llama3-8b", "--engine", "ollama")
     assert "a run has one kind; use the smallest, 24" in command(*start, "--gpu-mem", "48,24").err
     assert "a run has one kind; use the smallest" in command(*start, "--gpu", "a6000,3090").err
+
+
+def test_the_largest_context_may_fit_where_something_open_takes_more(command: Command) -> None:
+    """Windows' desktop holds a part of the card, of unknown size."""
+    words = ("infer", "qwen3-32b", "--engine", "llamacpp", "--quantization", "q4_k_m")
+    words = (
+        *words,
+        "--gpu",
+        "4090",
+        "--max-model-len",
+        "8192",
+        "--set",
+        "inference.n_gpu_layers=99",
+    )
+    assert "largest context that fits: " in command(*words).out
+    assert "largest context that may fit: " in command(*words, "--set", "hardware.os=windows").out

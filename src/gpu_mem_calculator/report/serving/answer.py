@@ -65,7 +65,9 @@ def _verdict(estimate: Estimate, answers: Answers) -> Iterator[Line]:
     yield from wrap_lines("", verdict_words(estimate, answers), STYLES[estimate.result.verdict])
     yield from undecided_lines(estimate.result)
     if answers.largest_context and estimate.result.verdict != SHORT:
-        yield line(f"largest context that fits: {answers.largest_context:,} tokens")
+        may = any(one.adds_bytes != 0 for one in estimate.result.limits)
+        fits = "may fit" if may else "fits"
+        yield line(f"largest context that {fits}: {answers.largest_context:,} tokens")
     yield memory_bar(estimate, memory_parts(estimate))
 
 
