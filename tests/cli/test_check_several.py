@@ -75,6 +75,19 @@ def test_two_servers_with_room(
     assert answer.code == 0
     assert answer.out.startswith("fits: ")
     assert ("together" in answer.out) is (second == "0")
+    if second == "0":  # one line for all
+        assert answer.out.splitlines()[-1].count("service b") == 1
+
+
+def test_a_server_beside_others_is_not_shown_as_alone(command: Command, tmp_path: Path) -> None:
+    """SGLang's pool is a share of what the others leave."""
+    text = (
+        "vllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.5 --max-model-len 16384 &\n"
+        "python -m sglang.launch_server --model-path Qwen/Qwen3-4B --mem-fraction-static 0.4 &\n"
+        "llama-server -hf unsloth/gemma-3-4b-it-GGUF:Q4_K_M -ngl 99 -c 8192\n"
+    )
+    answer = command("check", "--gpu", "l40s", written(tmp_path, "a.sh", text))
+    assert answer.out.count("beside the others it takes 10.8 GiB; below it has the card alone") == 1
 
 
 def test_servers_in_the_background_of_a_script(command: Command, tmp_path: Path) -> None:

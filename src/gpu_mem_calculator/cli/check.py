@@ -25,6 +25,7 @@ from ..estimates.checked import (
 from ..estimates.fit_verdict import EXIT_CODES, FITS, UNSURE, WORDS
 from ..estimates.several import (
     Shared,
+    SharedGpu,
     answer_data,
     code_word,
     several_words,
@@ -32,7 +33,7 @@ from ..estimates.several import (
     worst_code,
 )
 from ..report.headline import STYLES
-from ..report.lines import BOLD, Line, line, with_pasted, wrap_lines
+from ..report.lines import BOLD, WARN, Line, gib, line, with_pasted, wrap_lines
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
@@ -251,8 +252,9 @@ def _each_answer(
     checked: Sequence[Checked], shared: Sequence[Shared], verdict: str
 ) -> Iterator[Line]:
     """The worst verdict with what decides it, then each answer under the names of its commands."""
-    alone = [one for one in checked if verdict in (_word(one), FITS)]
     reasons = [gpu.text for gpu in shared if gpu.verdict == verdict]
+    alone = [one for one in checked if verdict in (_word(one), "" if reasons else FITS)]
+    alone = [] if reasons and verdict == FITS else alone
     reasons += dict.fromkeys(one.reading.name or one.reading.tool for one in alone)
     yield from wrap_lines("", f"{WORDS[verdict]}: {'; '.join(reasons)}", STYLES[verdict])
     for gpu in shared:
@@ -266,8 +268,18 @@ def _each_answer(
         done.append(one.lines)
         for name in (other.reading.name for other in checked if other.lines == one.lines):
             yield line(name or one.reading.tool, BOLD)
+        for size in _beside(one, shared):
+            text = f"beside the others it takes {gib(size)} GiB; below it has the card alone"
+            yield from wrap_lines("", text, WARN)
         yield from one.lines
         yield line()
+
+
+def _beside(one: Checked, shared: Sequence[Shared]) -> Iterator[int]:
+    """What a server takes of a shared GPU, where that is other than on the card alone."""
+    name = one.reading.name or one.reading.tool
+    parts = [part for gpu in shared if isinstance(gpu, SharedGpu) for part in gpu.parts]
+    yield from (size for title, size in parts if title == name and size != one.takes)
 
 
 def _word(one: Checked) -> str:

@@ -204,7 +204,7 @@ def _shared_node(found: Sequence[Checked]) -> SharedNode:
 def several_words(checked: Sequence[Checked], shared: Sequence[Shared], verdict: str) -> str:
     """The worst verdict on several commands in one line, with what decides it."""
     reasons = [gpu.text for gpu in shared if gpu.verdict == verdict]
-    for one in checked:
+    for one in () if reasons else checked:
         word = one.result.verdict if one.result is not None else UNSURE
         if verdict in (word, FITS):
             reasons.append(f"{_name(one)}: {one.data['summary']}" if one.result else _name(one))
