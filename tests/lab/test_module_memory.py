@@ -219,3 +219,10 @@ def test_torch_is_imported_when_it_is_called() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "estimate_memory needs torch, which is not installed" in done.stdout
+
+
+def test_an_error_of_the_model_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is raised, and torch's log of it is not shown."""
+    with pytest.raises(RuntimeError, match="reduction dim"):
+        estimate_memory(torch.nn.Linear(8, 8), torch.randn(4, 7), "sgd").allocated_bytes  # noqa: B018
+    assert "Traceback" not in capfd.readouterr().err
