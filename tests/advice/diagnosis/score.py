@@ -80,7 +80,7 @@ CAUSES = {
     "optimizer_state": {"optimizer_states", "optimizer_start"},
     "activations_long_batch": {"longer_batch", "activations"},
     "activations_no_checkpointing": {"activations", "backward"},
-    "eval_outputs_accumulate": {"evaluation"},
+    "eval_outputs_accumulate": {"evaluation", "predictions"},
     "eval_batch_default": {"evaluation"},
     "kv_negative": {"no_room_for_cache"},
     "multimodal_profiling": {"images_in_trial_run", "trial_run"},

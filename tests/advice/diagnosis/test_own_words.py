@@ -56,12 +56,12 @@ def test_nothing_changes_without_settings() -> None:
         (["vllm"], "Give it more (--gpu-memory-utilization 0.9)."),
         (["sglang"], "Give it more (--mem-fraction-static)."),
         (["nvidia", "vllm"], "Give it more (--gpu-memory-utilization 0.9)."),
-        (["tgi"], "Give it more (--gpu-memory-utilization 0.9, --mem-fraction-static)."),
+        (["tgi"], "Give it more."),
         ([], "Give it more (--gpu-memory-utilization 0.9, --mem-fraction-static)."),
     ],
 )
 def test_advice_has_the_options_of_the_tool_that_printed(tools: list[str], said: str) -> None:
-    """All of them where none of the tools has one."""
+    """None where none of the tools has one; all of them where no tool is known."""
     sentence = "Give it more (--gpu-memory-utilization 0.9, --mem-fraction-static)."
     assert in_own_options(sentence, tools) == said
 

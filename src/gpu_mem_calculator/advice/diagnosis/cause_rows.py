@@ -13,17 +13,22 @@ from ...tools.logs.figure import Figure
 from ...tools.logs.read import LogLine
 from .crash import Crash, told
 from .diagnosis import Cause
+from .programs import for_programs, is_done
 from .sizes import Explained
 
 KEYS = {
     "sentence",
     "remedies",
+    "for",
+    "host",
+    "without",
     "of_vendor",
     "ask",
     "phase",
     "certain",
     "likely",
 }  # of a row; others are texts
+OTHERS = "others"  # of a table by kinds of lines: the kinds that it does not name
 SHARE = "0.8"  # the share of the card to ask for where other processes are on it
 
 
@@ -35,9 +40,11 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
 
 
 def made_cause(
-    name: str, certainty: str, *, phase: str = "", evidence: str = "", **words: str
+    crash: Crash, name: str, certainty: str, *, phase: str = "", evidence: str = "", **words: str
 ) -> Cause:
-    """A cause of a row; `words` fill in its sentence and its remedies."""
+    """A cause of a row; `words` fill in its sentence and its remedies, which are those that the
+    program can follow and does not follow yet.
+    """
     row, filled = rows()[name], {"figures": "", "size": "", **words}
     return Cause(
         id=name,
@@ -47,13 +54,14 @@ def made_cause(
         evidence=(evidence,) if evidence else (),
         advice=tuple(
             one.format_map(filled)
-            for one in row["remedies"]
-            if "{share}" not in one or filled["share"]  # none is large enough
+            for one in for_programs(row, crash.programs)
+            if ("{share}" not in one or filled["share"])  # none is large enough
+            and not is_done(one, crash.estimate)
         ),
     )
 
 
-def line_cause(name: str, certainty: str, line: LogLine, **words: str) -> Cause:
+def line_cause(crash: Crash, name: str, certainty: str, line: LogLine, **words: str) -> Cause:
     """A cause that a line says; its figures fill in the row's own texts."""
     said = {
         key.removesuffix("_bytes"): told(one.value)
@@ -65,10 +73,12 @@ def line_cause(name: str, certainty: str, line: LogLine, **words: str) -> Cause:
     }
     texts = {key: each for key, each in rows()[name].items() if key not in KEYS}
     of_line = {
-        key: _filled(each.get(line.what, ()) if isinstance(each, Mapping) else each, said)
+        key: _filled(
+            each.get(line.what, each.get(OTHERS, ())) if isinstance(each, Mapping) else each, said
+        )
         for key, each in texts.items()
     }
-    return made_cause(name, certainty, evidence=line.text, **{**of_line, **words})
+    return made_cause(crash, name, certainty, evidence=line.text, **{**of_line, **words})
 
 
 def _filled(texts: Sequence[str], said: Mapping[str, str]) -> str:

@@ -35,7 +35,8 @@ from .places import (
     phase_of_words,
     place,
 )
-from .sizes import Explained, by_model, explained
+from .programs import programs
+from .sizes import PASSES, Explained, by_model, explained
 
 # What the GPU's memory ended with.
 SAID = "oom_said"  # people's words for it
@@ -155,6 +156,11 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
+    def programs(self) -> tuple[str, ...]:
+        """Who printed it, and whether that trains or serves."""
+        return programs(self.asked, self.log, self.stack, self.place.phase, self.begin)
+
+    @cached_property
     def _trains(self) -> bool:
         """Whether a frame of the stack is of a training step."""
         return any(TRAINS.search(one.name) for one in (self.stack.frames if self.stack else ()))
@@ -213,7 +219,9 @@ class Crash(Struct, frozen=True, kw_only=True, dict=True):
             found = variant(name)
             if found is not None:
                 arch = find_model(ModelConfig(name=found[0]["name"])).arch
-                return found[0]["title"], by_model(self.tried, arch)
+                sizes = by_model(self.tried, arch)
+                passes = self.place.phase in ("", *PASSES)  # else no token goes through the model
+                return found[0]["title"], [one for one in sizes if passes or not one.tokens]
         return "", []
 
     @cached_property

@@ -13,6 +13,7 @@ from ...estimates.calculator import Estimate, full_estimate
 from ...estimates.fit_verdict import SHORT, UNSURE
 from ...estimates.summary import summary
 from ...ledger.secrets import hidden, hide_command
+from ...ledger.units import GIB
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
 from ...tools.logs.figure import Figure
@@ -23,8 +24,10 @@ from ...tools.read import read
 from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
+from .host import host_advice
 from .other_release import ROW, compared, restores
 from .parts import part_evidence, parts
+from .programs import options_of, with_allocator
 from .rules import causes
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?P<line>(?P<kind>[A-Z]\w+Error): .*)$",
 MAYBE_MEMORY = (MemoryError, RuntimeError, OSError, SystemError)
 ABOUT_MEMORY = re.compile("memory|alloc|cache|cuda", re.IGNORECASE)
 MOST_SHOWN = 160  # characters of an error
-WRAPPER = "ollama"  # it prints lines of another tool, whose options it does not take
+OTHER_CARD = "hardware.gpu="
 CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
 
 
@@ -117,6 +120,9 @@ def _printed(run: Mapping[str, Any], log: Log) -> Iterator[str]:
     totals = (line.bytes_of("total") for line in log.of(*OOM, *CARDS))
     total = next(filter(None, totals), None)
     hardware, serves = run.get("hardware") or {}, run.get("inference")
+    for line in log.of("host_limit")[-1:]:
+        yield f"hardware.node_memory_gb={(line.bytes_of('limit') or 0) / GIB}"
+        yield 'hardware.node_memory_read_from="the limit of the text"'
     if total is not None and not hardware.keys() & {"gpu", "gpu_memory_gb", "gpu_memory_bytes"}:
         yield f"hardware.gpu_memory_bytes={total}"
     versions = [line.figures["version"] for line in log.of("server_version")]
@@ -133,7 +139,7 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
         if size is not None and isinstance(count, Figure):
             many = f"{count.value:,} allocation{'s' * (count.value != 1)}"
             yield f"{told(size)} was live at the dump: {many} made {line.figures['made']}"
-    if crash.estimate is None:
+    if crash.estimate is None or (cause is not None and rows()[cause.id].get("host")):
         return
     result = crash.estimate.result
     if crash.releases is not None and (cause is None or cause.id != ROW):
@@ -152,20 +158,29 @@ def _remedies(crash: Crash, cause: Cause | None, run: Asked | None) -> Iterator[
     """
     if cause is None:
         return
-    estimate, printed = crash.estimate, dict.fromkeys(one.tool for one in crash.log.lines)
-    tools = sorted(printed, key=lambda one: one != WRAPPER)
-    if estimate is not None and run is not None and estimate.result.verdict == SHORT:
+    estimate, host = crash.estimate, rows()[cause.id].get("host", False)
+    last: list[Advice] = []
+    if host:
+        yield from host_advice(run, estimate) if run is not None and estimate is not None else ()
+    elif estimate is not None and run is not None and estimate.result.verdict == SHORT:
         from .own_words import changed_words  # no format is written where no run is known
         from .program_words import program_words
 
         for words, settings, fits in _estimated_changes(estimate):
             own = changed_words(run, settings) or program_words(run, settings)
             ours = " ".join(f"--set {one}" for one in settings)
-            yield Advice(sentence=words, command=own or ours, fits=fits)
+            one = Advice(sentence=words, command=own or ours, fits=fits)
+            if any(each.startswith(OTHER_CARD) for each in settings):
+                last.append(one)
+            else:
+                yield one
     if cause.advice:
         from .own_words import in_own_options
 
-        yield from (Advice(sentence=in_own_options(one, tools)) for one in cause.advice)
+        tools = options_of(crash.programs)
+        said = (in_own_options(one, tools) for one in cause.advice)
+        yield from (Advice(sentence=with_allocator(one, crash.text)) for one in said)
+    yield from last
 
 
 def _estimated_changes(estimate: Estimate) -> Iterator[tuple[str, tuple[str, ...], bool]]:
@@ -214,6 +229,9 @@ def _summary(
         words = f"{cause.certainty}: {cause.sentence}" + (f" [{where}]" if where else "")
     if estimate is None:
         return f"{words}; try: {helps[0].sentence}" if helps else words
+    if cause is not None and rows()[cause.id].get("host"):
+        node = None if estimate.serves else estimate.result.host
+        return words if node is None else f"{words}; by an estimate: {node.words}"
     fits = next((one for one in helps if one.fits), None)
     change = "" if fits is None else f"fits with {_code(fits)}"
     return f"{words}; by an estimate: {summary(estimate.result, change)}"
@@ -222,4 +240,6 @@ def _summary(
 def _code(advice: Advice) -> str:
     """The words of a remedy; ours are left to its sentence."""
     own = advice.command and not advice.command.startswith("--set ")
-    return f"`{advice.command}`" if own else advice.sentence.partition(": ")[0]
+    return (
+        f"`{', '.join(advice.command.splitlines())}`" if own else advice.sentence.partition(": ")[0]
+    )

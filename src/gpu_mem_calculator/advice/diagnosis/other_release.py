@@ -180,7 +180,7 @@ def other_release(crash: Crash) -> Iterator[Cause]:
     told_both = found.is_named and _wants_more(found, crash.log)
     certainty = POSSIBLE if not (named and turns) else CERTAIN if told_both else LIKELY
     words = f"releases differ in what they take by default: {found.words}"
-    yield made_cause(ROW, certainty, phase=crash.when, release=words)
+    yield made_cause(crash, ROW, certainty, phase=crash.when, release=words)
 
 
 def restores(causes: Iterable[Cause]) -> bool:
@@ -269,7 +269,7 @@ def _figures(one: Estimate) -> tuple[int, ...]:
 def _figure_words(older: Estimate, newer: Estimate) -> Iterator[str]:
     """Both figures, of those that differ."""
     served = older.result.serving is not None
-    titles = ("takes {} of a GPU", "leaves {} for the KV cache", "starts from {} on")
+    titles = ("takes {} of a GPU", "leaves {} for the KV cache", "needs a card of {}")
     for title, *both in zip(
         titles if served else ("needs {}",), _figures(older), _figures(newer), strict=True
     ):

@@ -20,6 +20,7 @@ from ...tools.rows import FOLDER
 from ...tools.writing.writers import WRITERS, OutputFormat, write_run
 
 YAML_KEY = ": "
+FILE = re.compile(r"\n|\.(?:ya?ml|json|toml)\b")  # of a tool, or the name of one
 WORDS = r"[\w.:=-]+(?: [\w.:=-]+)?"
 LISTED = re.compile(rf" \(({WORDS}(?:, {WORDS})*)\)")
 OPTION = re.compile(r"--?[a-z][\w-]*|[A-Z]+(?:_[A-Z]+)+|num_\w+")
@@ -42,7 +43,8 @@ def changed_words(asked: Asked, settings: Iterable[str]) -> str:
         return ""
     form = WRITERS[name]
     new = {key: value for key, value in after.items() if before.get(key) != value}
-    return " ".join(_options(new)) if form.options else "\n".join(map(YAML_KEY.join, new.items()))
+    options = form.options or _is_options(asked.source)
+    return " ".join(_options(new)) if options else "\n".join(map(YAML_KEY.join, new.items()))
 
 
 def _format(asked: Asked) -> str:
@@ -53,6 +55,11 @@ def _format(asked: Asked) -> str:
         if name == server or (not server and tool and _is(name, form, tool)):
             return name
     return ""
+
+
+def _is_options(source: Any) -> bool:
+    """Whether a program was given all of its settings as options, and no file."""
+    return isinstance(source, str) and " --" in source and not FILE.search(source)
 
 
 def _is(name: str, form: OutputFormat, tool: str) -> bool:
@@ -93,14 +100,15 @@ def _options(new: Mapping[str, str]) -> Iterator[str]:
 
 
 def in_own_options(sentence: str, tools: Iterable[str]) -> str:
-    """The sentence with the options of the first of the tools that has one of them; as it is where
-    none has.
+    """The sentence with the options of the first of the tools that has one of them, without any
+    where none has; as it is where no tool is known.
     """
+    found = sentence
     for tool in tools:
         found = LISTED.sub(partial(_kept, tool), sentence)
         if found != sentence and any(map(OPTION.search, LISTED.findall(found))):
             return found
-    return sentence
+    return found
 
 
 def _kept(tool: str, listed: re.Match[str]) -> str:
@@ -108,7 +116,7 @@ def _kept(tool: str, listed: re.Match[str]) -> str:
     words = listed[1].split(", ")
     if not all(OPTION.match(one) for one in words):
         return listed[0]
-    own = [one for one in words if _plain(one.split(" ")[0]) in _names(tool)]
+    own = [one for one in words if _plain(re.split("[ =]", one)[0]) in _names(tool)]
     return f" ({', '.join(own)})" if own else ""
 
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from ...ledger.units import GIB
 from ...tools.logs.figure import Figure
+from ...tools.logs.read import Log, LogLine
 from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
-from .crash import OTHERS, Crash, told
+from .crash import OOM, OTHERS, Crash, told
 from .diagnosis import CERTAIN, CERTAINTIES, LIKELY, POSSIBLE, Cause
 from .other_release import other_release
 from .places import (
@@ -32,6 +33,7 @@ from .places import (
     STARTING,
     SYNC,
 )
+from .programs import can_have
 from .sizes import LEDGER, Explained
 from .symptoms import (
     FIRST_STEPS,
@@ -74,12 +76,14 @@ BUFFERS = {
     "weights": re.compile(r"(?i)unable to allocate|alloc_tensor_range|load_tensors|error loading"),
     "compute_buffer": re.compile(""),
 }
+CACHE_FULL = "cache_full"
 AGAIN = "kv_cache_update"  # a buffer that is reserved again while requests are served
 
 
 def causes(crash: Crash) -> list[Cause]:
     """The causes that a death can have, the likeliest first."""
-    found = [_placed(cause, crash) for rule in RULES for cause in rule(crash)]
+    every = [_placed(cause, crash) for rule in RULES for cause in rule(crash)]
+    found = [one for one in every if can_have(rows()[one.id], crash.programs)] or every
     order = list(rows())
     found.sort(key=lambda one: (CERTAINTIES.index(one.certainty), order.index(one.id)))
     first: dict[str, Cause] = {}
@@ -105,17 +109,26 @@ def _placed(cause: Cause, crash: Crash) -> Cause:
 def _printed(crash: Crash) -> Iterator[Cause]:
     """What a line says itself."""
     for name, row in rows().items():
+        if name == CACHE_FULL and crash.log.of(*OOM):
+            continue  # requests were retracted, which is no death
         for certainty in (CERTAIN, LIKELY):
             for what in row.get(certainty, ()):
                 for line in crash.log.of(what)[:1]:
-                    yield line_cause(name, certainty, line)
+                    yield line_cause(crash, name, certainty, _with_limit(line, crash.log))
+
+
+def _with_limit(line: LogLine, log: Log) -> LogLine:
+    """A line of a host's death with the limit that another one says."""
+    for limit in log.of("host_limit")[-1:] if rows()["host_ram"]["who"].get(line.what) else ():
+        return replace(line, figures={**limit.figures, **line.figures})
+    return line
 
 
 def _ended(crash: Crash) -> Iterator[Cause]:
     """A signal from outside, where the GPU's memory did not end."""
     for line in crash.log.of("exit_signal")[:1]:
         if not crash.is_told:
-            yield line_cause("host_ram_maybe", LIKELY, line)
+            yield line_cause(crash, "host_ram_maybe", LIKELY, line)
 
 
 def _server(crash: Crash) -> Iterator[Cause]:
@@ -127,14 +140,14 @@ def _server(crash: Crash) -> Iterator[Cause]:
         share = f"{int(100 * free / total) / 100:.2f}" if free > least else ""
         name = "share_too_high" if short < LITTLE else "card_taken"
         words = {"share": share, "others": told(total - free)}
-        yield replace(line_cause(name, CERTAIN, line, **words), phase=STARTING)
+        yield replace(line_cause(crash, name, CERTAIN, line, **words), phase=STARTING)
     yield from _no_room(crash)
     failed = crash.log.of("buffer_failed")  # with these layers it did not start
     for line in [] if failed else crash.log.of("layers_on_card", "memory_plan", "served_model"):
         on, of = line.figures.get("layers"), line.figures.get("all_layers")
         partly = isinstance(on, Figure) and isinstance(of, Figure) and on.value < of.value
         if partly or "CPU" in str(line.figures.get("processor")):
-            yield line_cause("cpu_layers", LIKELY, line)
+            yield line_cause(crash, "cpu_layers", LIKELY, line)
             break
     yield from _buffer(crash)
 
@@ -153,15 +166,15 @@ def _buffer(crash: Crash) -> Iterator[Cause]:
     failed, size = crash.log.of("buffer_failed"), size_words(crash, None)
     for retried in crash.log.of("pipeline_retried"):
         if not any(one.line > retried.line for one in failed):
-            yield line_cause("pipeline_retried", CERTAIN, retried, size=size)
+            yield line_cause(crash, "pipeline_retried", CERTAIN, retried, size=size)
             return
     for name, form in BUFFERS.items():
         for line in [one for one in failed if form.search(one.text)][:1]:
             copies = crash.log.of("pipeline_copies") if name == "compute_buffer" else []
             for one in copies[-1:]:
-                yield line_cause("pipeline_copies", LIKELY, one, size=size)
+                yield line_cause(crash, "pipeline_copies", LIKELY, one, size=size)
             words = {} if line.bytes_of("tried") else {"size": size}
-            found = line_cause(name, POSSIBLE if copies else LIKELY, line, **words)
+            found = line_cause(crash, name, POSSIBLE if copies else LIKELY, line, **words)
             yield replace(found, phase=SERVING) if AGAIN in line.text else found
             return
 
@@ -171,14 +184,14 @@ def _no_room(crash: Crash) -> Iterator[Cause]:
     for line in crash.log.of("profiled"):
         if (line.bytes_of("non_torch") or 0) >= OUTSIDE:
             figures = {"figures": ", which the profiling pass counts as the server's"}
-            found = line_cause("card_taken", LIKELY, line, share="", **figures)
+            found = line_cause(crash, "card_taken", LIKELY, line, share="", **figures)
             yield replace(found, phase=STARTING)
             break
     for line in crash.log.of("kv_pool", "profiled"):
         pool = line.bytes_of("kv_pool")
         if pool is not None and pool <= 0:
             known = crash.log.of("weights_loaded") or line.bytes_of("weights")
-            yield line_cause(NO_ROOM, CERTAIN if known else LIKELY, line)
+            yield line_cause(crash, NO_ROOM, CERTAIN if known else LIKELY, line)
             return
 
 
@@ -194,6 +207,7 @@ def _others(crash: Crash) -> Iterator[Cause]:
         return
     words = f", and {told(tried)} was asked for with {told(free)} free"
     yield made_cause(
+        crash,
         "card_taken",
         LIKELY if enough else POSSIBLE,
         phase=crash.when,
@@ -212,7 +226,7 @@ def _table(crash: Crash) -> Iterator[Cause]:
         used, total = line.bytes_of("used"), line.bytes_of("total")
         if used and total and used >= HELD * total:
             words = {"others": told(used), "figures": f", of {told(total)}", "share": SHARE}
-            yield line_cause("card_taken", POSSIBLE, line, **words)
+            yield line_cause(crash, "card_taken", POSSIBLE, line, **words)
             return
 
 
@@ -228,7 +242,7 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
         return
     words = {"unallocated": told(unallocated), "tried": told(tried)}
     yield made_cause(
-        "fragmented", LIKELY if enough and much else POSSIBLE, phase=crash.when, **words
+        crash, "fragmented", LIKELY if enough and much else POSSIBLE, phase=crash.when, **words
     )
 
 
@@ -250,8 +264,10 @@ def _device(crash: Crash) -> Iterator[Cause]:
         certainty = LIKELY if phase else POSSIBLE
     size = size_words(crash, best)
     if later:
-        yield made_cause("longer_batch", LIKELY, phase=when, step=f"step {crash.step:,}", size=size)
-    found = made_cause(name, certainty, phase=when, size=size, figures=_full(crash))
+        yield made_cause(
+            crash, "longer_batch", LIKELY, phase=when, step=f"step {crash.step:,}", size=size
+        )
+    found = made_cause(crash, name, certainty, phase=when, size=size, figures=_full(crash))
     yield replace(
         found,
         tensor=_tensor(crash, best),
@@ -263,7 +279,7 @@ def _device(crash: Crash) -> Iterator[Cause]:
 def _name(crash: Crash, best: Explained | None) -> str:
     """The cause: by the phase, else by the tensor of the stack, else by the tensor of that size."""
     phase, tensor = crash.place.phase, crash.place.tensor
-    if tensor == ROUTER:
+    if tensor in (ROUTER, COLLECTED):
         return BY_TENSOR[tensor]
     if (phase, tensor) == ("generation", GATHERED):
         return "gathered_to_generate"
@@ -329,13 +345,14 @@ BY_PHASE = {
     LOADING: "weights",
     STARTING: "start_up",
 }
-ROUTER, GATHERED = "router's loss", "gathered parameters"
+ROUTER, GATHERED, COLLECTED = "router's loss", "gathered parameters", "collected predictions"
 BY_TENSOR = {
     "optimizer states": "optimizer_states",
     "optimizer's temporaries": "optimizer_temporaries",
     "fp32 copies of the parameters": "optimizer_start",
     "logits": "logits",
     ROUTER: "router_loss",
+    COLLECTED: "predictions",
     "sampler's buffers": "sampler",
     "weights": "weights",
     "attention": "activations",

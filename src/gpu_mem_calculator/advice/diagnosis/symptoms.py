@@ -23,7 +23,8 @@ from ...tools.logs.figure import Figure
 from .cause_rows import SHARE, line_cause, made_cause, rows, size_words
 from .crash import Crash, told
 from .diagnosis import CERTAIN, LIKELY, POSSIBLE, Cause
-from .places import FORWARD, said_rows
+from .places import EVALUATION, FORWARD, said_rows
+from .sizes import GENERATING
 
 FULL, NO_ROOM = "card_full", "no_room_for_cache"
 USED = "used_memory_bytes"  # what others hold, of a run file's hardware
@@ -46,6 +47,7 @@ SHOWN = 120  # characters of what is shown
 NOT_SAID = {
     "figures": "",
     "who": "the kernel or the container",
+    "limit": "the container's memory limit, --mem of Slurm, or a larger node",
     "step": "a later step",
     "others": "part",
     "cache": "much",
@@ -65,7 +67,7 @@ def refused(crash: Crash) -> Iterator[Cause]:
         return
     if free is not None and free >= 2 * tried and free - tried >= GIB:
         words = {"free": told(free), "tried": told(tried), "evidence": crash.death.text}
-        yield made_cause("driver_refused", LIKELY, phase=crash.when, **words)
+        yield made_cause(crash, "driver_refused", LIKELY, phase=crash.when, **words)
     share = SHARES.search(crash.begin)
     allocated = crash.size("allocated")
     if share is None or total is None or allocated is None:
@@ -74,7 +76,9 @@ def refused(crash: Crash) -> Iterator[Cause]:
     if asked <= 1 and allocated >= FILLED * asked * total and crash.place.phase in ("", FORWARD):
         size = size_words(crash, None)
         evidence = crash.death.text
-        yield made_cause("server_share", LIKELY, share=share[1], size=size, evidence=evidence)
+        yield made_cause(
+            crash, "server_share", LIKELY, share=share[1], size=size, evidence=evidence
+        )
 
 
 def said(crash: Crash) -> Iterator[Cause]:
@@ -88,6 +92,7 @@ def said(crash: Crash) -> Iterator[Cause]:
         words = [" ".join(one[0].split())[:SHOWN] for one in found if one is not None]
         size = size_words(crash, None) if row["cause"] in known else ""
         yield made_cause(
+            crash,
             row["cause"],
             row["certainty"],
             phase=crash.when,
@@ -101,11 +106,11 @@ def host(crash: Crash) -> Iterator[Cause]:
     if crash.is_told:
         return
     for line in crash.log.of("prompt_saved")[-1:]:
-        yield line_cause("prompt_cache", LIKELY, line)
+        yield line_cause(crash, "prompt_cache", LIKELY, line)
     for line in crash.log.of("host_memory")[-1:]:
         percent = line.figures.get("percent")
         if isinstance(percent, Figure) and percent.value >= HOST_FULL:
-            yield line_cause("host_ram", LIKELY, line)
+            yield line_cause(crash, "host_ram", LIKELY, line)
 
 
 def of_model(crash: Crash) -> Iterator[Cause]:
@@ -117,7 +122,7 @@ def of_model(crash: Crash) -> Iterator[Cause]:
         return
     for one in [each for each in found if each.tokens][:1]:
         size = f": {told(crash.tried.value)} was asked for, {one.formula} of {name}"
-        cause = made_cause("logits", POSSIBLE, phase=crash.when, size=size)
+        cause = made_cause(crash, "logits", POSSIBLE, phase=crash.when, size=size)
         yield replace(cause, tensor=one.tensor, formula=one.formula)
 
 
@@ -129,10 +134,10 @@ def steps(crash: Crash) -> Iterator[Cause]:
     if crash.death is None or len(held) < FIRST_STEPS:
         return
     if all(after > before * RISES for before, after in pairwise(held)) and len(held) > FIRST_STEPS:
-        yield line_cause("grows", LIKELY, lines[-1])
+        yield line_cause(crash, "grows", LIKELY, lines[-1])
     elif min(held) * RISES > held[1] and max(peaks) > peaks[0] * RISES:
         step = crash.step or len(held)
-        yield line_cause("longer_batch", LIKELY, lines[1], step=f"step {step:,}", size="")
+        yield line_cause(crash, "longer_batch", LIKELY, lines[1], step=f"step {step:,}", size="")
 
 
 def static(crash: Crash) -> Iterator[Cause]:
@@ -145,10 +150,14 @@ def static(crash: Crash) -> Iterator[Cause]:
         return
     held = round((one.model_params_gb + one.gradients_gb + one.optimizer_states_gb) * GIB)
     words = f": weights, gradients and states take {told(held)}, and the card has {told(total)}"
-    if held > total:
-        yield made_cause(FULL, LIKELY, figures=words)
+    if result.peak_instant in (EVALUATION, GENERATING):
+        yield made_cause(crash, result.peak_instant, LIKELY, size=size_words(crash, None))
+    elif held > total:
+        yield made_cause(crash, FULL, LIKELY, figures=words)
     else:
-        yield made_cause("activations", LIKELY, size=size_words(crash, None), evidence=words[2:])
+        yield made_cause(
+            crash, "activations", LIKELY, size=size_words(crash, None), evidence=words[2:]
+        )
 
 
 def of_vendor(cause: Cause, crash: Crash) -> Cause:
@@ -184,6 +193,7 @@ def with_room(cause: Cause, crash: Crash) -> Cause:
     card = "" if resolved.hardware.named else f"an {resolved.hardware.title}"
     assumed = " and ".join(filter(None, (card, "" if known else "its release")))
     found = made_cause(
+        crash,
         "share_with_others" if _counts_others(crash, result.serving) else "other_set_up",
         cause.certainty,
         phase=cause.phase,
