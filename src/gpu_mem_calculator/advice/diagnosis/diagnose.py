@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ...estimates.calculator import Estimate, full_estimate
-from ...estimates.fit_verdict import SHORT, UNSURE
+from ...estimates.fit_verdict import FITS, SHORT, UNSURE
 from ...estimates.summary import summary
 from ...ledger.secrets import hidden, hide_command
 from ...ledger.units import GIB
@@ -24,7 +24,6 @@ from ...tools.read import read
 from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
-from .host import host_advice
 from .other_release import ROW, compared, restores
 from .parts import part_evidence, parts
 from .programs import options_of, with_allocator
@@ -41,6 +40,20 @@ ABOUT_MEMORY = re.compile("memory|alloc|cache|cuda", re.IGNORECASE)
 MOST_SHOWN = 160  # characters of an error
 OTHER_CARD = "hardware.gpu="
 CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
+
+# Changes of what a run holds on the host, the cheapest first.
+CHANGES = {
+    "no data-loader workers": ("training.data_workers=0",),
+    "each rank saves its shard": ("training.saving=sharded",),
+    "one rank of a node loads the weights": ("training.loading=first_rank",),
+    "optimizer states stay on the GPU": ("engine.offload_optimizer=null",),
+    "parameters and states stay on the GPU": (
+        "engine.offload_optimizer=null",
+        "engine.offload_param=null",
+    ),
+    "nothing is offloaded": ("engine.cpu_offload=null",),
+}
+SAVES = GIB  # bytes of a node from which on a change is told
 
 
 def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosis:
@@ -161,7 +174,7 @@ def _remedies(crash: Crash, cause: Cause | None, run: Asked | None) -> Iterator[
     estimate, host = crash.estimate, rows()[cause.id].get("host", False)
     last: list[Advice] = []
     if host:
-        yield from host_advice(run, estimate) if run is not None and estimate is not None else ()
+        yield from _host_advice(run, estimate) if run is not None and estimate is not None else ()
     elif estimate is not None and run is not None and estimate.result.verdict == SHORT:
         from .own_words import changed_words  # no format is written where no run is known
         from .program_words import program_words
@@ -181,6 +194,35 @@ def _remedies(crash: Crash, cause: Cause | None, run: Asked | None) -> Iterator[
         said = (in_own_options(one, tools) for one in cause.advice)
         yield from (Advice(sentence=with_allocator(one, crash.text)) for one in said)
     yield from last
+
+
+def _host_advice(asked: Asked, estimate: Estimate) -> Iterator[Advice]:
+    """Changes with which a node of a training run takes less; then the RAM that it needs as it is.
+
+    `fits` is that of the node, None where nobody says what it has.
+    """
+    node = estimate.result.host
+    if node is None or estimate.serves:
+        return
+    from .own_words import changed_words
+
+    for title, settings in CHANGES.items():
+        try:
+            changed = full_estimate(with_settings(asked.run, settings), replay=False).result
+        except InputError:
+            continue
+        after, has = changed.host, changed.gpu_memory_bytes
+        if has is not None and changed.allocated_bytes > max(has, estimate.result.allocated_bytes):
+            continue  # the GPU has no room for it
+        if after is None or node.bytes_per_node - after.bytes_per_node < SAVES:
+            continue
+        fits = None if after.verdict is None else after.verdict == FITS
+        command = changed_words(asked, settings) or " ".join(f"--set {one}" for one in settings)
+        yield Advice(sentence=f"{title}: {after.words}", command=command, fits=fits)
+    least = f"{-(-node.bytes_per_node // GIB):,} GiB"
+    yield Advice(
+        sentence=f"Give each node at least {least} of RAM, which the run takes by an estimate."
+    )
 
 
 def _estimated_changes(estimate: Estimate) -> Iterator[tuple[str, tuple[str, ...], bool]]:
