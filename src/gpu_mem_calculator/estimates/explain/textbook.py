@@ -103,7 +103,8 @@ def _activations(estimate: Estimate) -> Iterator[TextbookFormula]:
     """What the layers of the busiest stage keep for backward, by table 2 of the paper."""
     run = estimate.resolved.run
     arch, mesh = run.arch, run.mesh
-    if any(not isinstance(mixer, Attention) for layer in arch.layers for mixer in layer.mixers):
+    mixers = [layer.mixers for layer in arch.layers]
+    if not all(each and all(isinstance(one, Attention) for one in each) for each in mixers):
         return
     technique, tensor = _technique(estimate), int(mesh.tp)
     sizes = {
