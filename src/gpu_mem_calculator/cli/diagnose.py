@@ -18,7 +18,7 @@ from .output import show_answer
 from .words import COMMAND
 
 if TYPE_CHECKING:
-    from ..tools.read import Asked
+    from ..tools.read import Asked, Door
 
 FOUND, UNKNOWN = 0, 3
 UNREAD = "the command was not read, and the answer is by the text alone"
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.launch or args.config:
             raise
         asked, notes = None, tuple(f"{UNREAD}: {one}" for one in error.problems)
-    found = diagnose(text, asked)
+    found = diagnose(text, asked, _door(args, folder=None))
     found = replace(found, notes=(*found.notes, *notes))
     show_answer(
         args, lambda: diagnosis_data(found), with_pasted(diagnosis_lines(found), found.summary)
@@ -63,18 +63,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> Asked | None:
     """The run of --config or of the command, with the card and the settings that are given."""
-    from ..tools.read import Door, read
-    from .releases import known_releases, named_texts
+    from ..tools.read import read
 
     if args.config and args.launch:
         raise InputError("--config and a command both say the run; give one of them")
     source = args.config or args.launch
     if not source:
         return None
+    door = _door(args)
+    asked = read(source, door)
+    return asked if door.releases is None else asked.at(door.releases.named)
+
+
+def _door(args: argparse.Namespace, folder: str | None = "") -> Door:
+    """The card, the settings and the releases that are given, of a run that is read."""
+    from ..tools.read import Door
+    from .releases import known_releases, named_texts
+
     card = getattr(args, "hardware.gpu")
     settings = [*([f"hardware.gpu={card}"] if card else []), *args.settings]
     known = known_releases(named_texts(args))
-    asked = read(source, Door(releases=known, options=lambda _: (settings, ())))
-    if known is None:
-        return asked
-    return asked.at(known.named)
+    return Door(folder=folder, releases=known, options=lambda _: (settings, ()))

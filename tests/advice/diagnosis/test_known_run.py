@@ -9,6 +9,7 @@ from gpu_mem_calculator.advice.diagnosis.cause_rows import rows
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import LIKELY, Diagnosis
 from gpu_mem_calculator.advice.diagnosis.symptoms import WORDS_OF
+from gpu_mem_calculator.tools.read import Door
 
 NO_CACHE = (
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
@@ -47,11 +48,62 @@ def test_a_cause_does_not_contradict_the_estimate(release: str, cause: str, room
 
 
 def test_what_is_assumed_of_the_run_is_said() -> None:
-    """A release that nobody says, and a card (vllm-project/vllm#10439)."""
+    """A release that nobody says (vllm-project/vllm#10439)."""
     server = {"engine": "vllm", "gpu_memory_utilization": 0.4}
-    found = diagnose(NO_CACHE, {"model": {"name": "qwen2.5-0.5b"}, "inference": server}).cause
+    run = {"model": {"name": "qwen2.5-0.5b"}, "inference": server}
+    found = diagnose(NO_CACHE, {**run, "hardware": {"gpu": "a100-80gb-sxm"}}).cause
     assert found is not None
-    assert "an 80 GB GPU and its release assumed" in found.sentence
+    assert "with its release assumed" in found.sentence
+
+
+def test_nothing_rests_on_a_card_that_is_assumed() -> None:
+    """Neither the cause nor a verdict; it is asked for."""
+    server = {"engine": "vllm", "gpu_memory_utilization": 0.4}
+    found = diagnose(NO_CACHE, {"model": {"name": "qwen2.5-0.5b"}, "inference": server})
+    assert found.cause is not None
+    assert (found.cause.id, found.verdict) == ("no_room_for_cache", "cannot_tell")
+    assert "80 GB" not in str(found.cause) + found.summary
+    assert "--gpu" in found.question
+
+
+SERVES = "llama-server -m Qwen2.5-32B-Instruct-Q4_K_M.gguf -ngl 99 -c 32768\n"
+FAILED = "ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory\n"
+
+
+@pytest.mark.parametrize(
+    ("says", "title"),
+    [
+        ("  Device 0: NVIDIA GeForce RTX 3090, compute capability 8.6, VMM: yes\n", "RTX 3090"),
+        ("why does it fail on my RTX 4070 Ti (12GB)?\n", "RTX 4070 Ti"),
+        ("显卡是 4060 8G\n", "RTX 4060"),
+        ("GPU: RTX 4090 24GB\n", "RTX 4090"),
+        ("两张4090部署\n", "RTX 4090"),
+        ("on an NVIDIA L4\n", "L4"),
+        ("on H100-SXM5-80GB\n", "H100 80GB SXM"),
+    ],
+)
+def test_the_card_of_the_text_is_that_of_the_run(says: str, title: str) -> None:
+    """What a device's line says, or people; what is given wins."""
+    text = SERVES + says + FAILED
+    assert f" {title}" in diagnose(text).summary
+    given = Door(folder=None, options=lambda _: (["hardware.gpu=a40"], ()))
+    assert ", A40: " in diagnose(text, None, given).summary
+
+
+def test_a_size_alone_has_no_name() -> None:
+    """Neither of another card nor of the one that is assumed."""
+    oom = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
+    )
+    text = f"vllm serve Qwen/Qwen3-8B\n{oom} capacity of 22.50 GiB of which 1.00 GiB is free."
+    assert ", 22.5 GiB GPU: " in diagnose(text).summary
+    assert ", L4: " in diagnose(f"NVIDIA L4\n{text}".replace("22.50", "22.03")).summary
+
+
+def test_settings_without_a_run_are_named() -> None:
+    """They are not ignored in silence."""
+    found = diagnose(FAILED, None, Door(options=lambda _: (["hardware.gpu=a40"], ())))
+    assert any(one.startswith("hardware.gpu=a40: not used") for one in found.notes)
 
 
 @pytest.mark.parametrize("others", [{}, {"max_model_len": 40960}])

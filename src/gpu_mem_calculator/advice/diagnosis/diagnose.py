@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ...estimates.calculator import Estimate, full_estimate
+from ...estimates.checked import CARD
 from ...estimates.fit_verdict import FITS, SHORT, UNSURE
+from ...estimates.memory_result import with_limits
 from ...estimates.summary import summary
 from ...ledger.secrets import hidden, hide_command
 from ...ledger.units import GIB
 from ...runfile.read import with_settings
 from ...runfile.text.errors import InputError
+from ...tools.logs.card import named_card
 from ...tools.logs.figure import Figure
 from ...tools.logs.read import Log, read_log
 from ...tools.logs.snapshot import text_of
 from ...tools.logs.stated_run import stated_run
-from ...tools.read import read
+from ...tools.read import TEXT_ALONE, Door, read
 from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
@@ -32,6 +35,7 @@ from .rules import causes
 if TYPE_CHECKING:
     from ...tools.read import Anything, Asked
 
+NO_CARD = "the card is not known, so nothing is said of whether it fits: give it with --gpu"
 MOST_OTHERS, MOST_REMEDIES, MOST_LIVE = 3, 4, 3
 NO_MEMORY = "no memory error"
 ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?P<line>(?P<kind>[A-Z]\w+Error): .*)$", re.MULTILINE)
@@ -39,6 +43,7 @@ MAYBE_MEMORY = (MemoryError, RuntimeError, OSError, SystemError)
 ABOUT_MEMORY = re.compile("memory|alloc|cache|cuda", re.IGNORECASE)
 MOST_SHOWN = 160  # characters of an error
 OTHER_CARD = "hardware.gpu="
+PLANS = ("memory_plan",)  # lines of Ollama that say what of the card is free
 CARDS = ("too_little_free", "card_used", "card", "profiled")  # lines that say the card's memory
 
 # Changes of what a run holds on the host, the cheapest first.
@@ -56,15 +61,18 @@ CHANGES = {
 SAVES = GIB  # bytes of a node from which on a change is told
 
 
-def diagnose(text: str | bytes, run: Anything | Asked | None = None) -> Diagnosis:
+def diagnose(
+    text: str | bytes, run: Anything | Asked | None = None, door: Door = TEXT_ALONE
+) -> Diagnosis:
     """Why a run died, by what it printed.
 
     text: of a file the bytes can be given, also those of torch's memory snapshot
     run: its run file, command or tool's file, where it is known
+    door: what the one who asks knows of a run that the text alone states, such as its card
     """
     text = text_of(text) if isinstance(text, bytes) else text
     log = read_log(text)
-    asked, estimate, notes = _estimated(run, text, log)
+    asked, estimate, notes = _estimated(run, text, log, door)
     crash = Crash(text=text, log=log, estimate=estimate, asked=asked)
     releases, unlike = compared(crash)
     crash = replace(crash, releases=releases)
@@ -102,22 +110,25 @@ def _other_error(text: str) -> str:
 
 
 def _estimated(
-    run: Any, text: str, log: Log
+    run: Any, text: str, log: Log, door: Door
 ) -> tuple[Asked | None, Estimate | None, tuple[str, ...]]:
     """The run that is given, or that the text states, and its estimate; one that cannot be
     estimated is no reason to say nothing.
     """
     notes: tuple[str, ...] = ()
     if run is None:
-        stated = stated_run(text, log)
+        stated = stated_run(text, log, door)
         run, notes = stated.asked, stated.problems
         if run is None:
-            return None, None, notes
+            return None, None, (*notes, *_unused(door))
         notes = (f"the run is what line {stated.line:,} says; give its command for another",)
     try:
         asked = read(run)
-        known = replace(asked, run=with_settings(asked.run, _printed(asked.run, log)))
-        return known, full_estimate(known), notes
+        known = replace(asked, run=with_settings(asked.run, _printed(asked.run, text, log)))
+        estimate = full_estimate(known)
+        if not estimate.resolved.hardware.named:
+            estimate = replace(estimate, result=with_limits(estimate.result, [CARD]))
+        return known, estimate, notes
     except InputError as error:
         return (
             None,
@@ -126,8 +137,15 @@ def _estimated(
         )
 
 
-def _printed(run: Mapping[str, Any], log: Log) -> Iterator[str]:
-    """Settings of a run that it leaves open, and that the text says: the card's memory and the
+def _unused(door: Door) -> Iterator[str]:
+    """The settings that go with a run."""
+    settings, _ = door.options({})
+    if settings:
+        yield f"{' and '.join(settings)}: not used, as no run is known; give its command behind --"
+
+
+def _printed(run: Mapping[str, Any], text: str, log: Log) -> Iterator[str]:
+    """Settings of a run that it leaves open, and that the text says: the card, its memory, and the
     server's release.
     """
     totals = (line.bytes_of("total") for line in log.of(*OOM, *CARDS))
@@ -136,8 +154,16 @@ def _printed(run: Mapping[str, Any], log: Log) -> Iterator[str]:
     for line in log.of("host_limit")[-1:]:
         yield f"hardware.node_memory_gb={(line.bytes_of('limit') or 0) / GIB}"
         yield 'hardware.node_memory_read_from="the limit of the text"'
-    if total is not None and not hardware.keys() & {"gpu", "gpu_memory_gb", "gpu_memory_bytes"}:
-        yield f"hardware.gpu_memory_bytes={total}"
+    if not hardware.keys() & {"gpu", "gpu_memory_gb", "gpu_memory_bytes"}:
+        name = named_card(text, log, total)
+        free = next(filter(None, (line.bytes_of("free") for line in log.of(*PLANS))), None)
+        if name is not None:
+            yield f"hardware.gpu={name}"
+        if total is not None:
+            yield f"hardware.gpu_memory_bytes={total}"
+        elif free is not None:
+            key = "gpu_memory_bytes" if name is None else "available_memory_bytes"
+            yield f"hardware.{key}={free}"
     versions = [line.figures["version"] for line in log.of("server_version")]
     if versions and isinstance(versions[0], str) and serves and "engine_version" not in serves:
         yield f"inference.engine_version={versions[0]}"
@@ -155,7 +181,8 @@ def _evidence(crash: Crash, cause: Cause | None) -> Iterator[str]:
     if crash.estimate is None or (cause is not None and rows()[cause.id].get("host")):
         return
     result = crash.estimate.result
-    if crash.releases is not None and (cause is None or cause.id != ROW):
+    named = crash.estimate.resolved.hardware.named
+    if named and crash.releases is not None and (cause is None or cause.id != ROW):
         yield f"by an estimate, {crash.releases.words}"
     total = crash.size("total")
     if total is not None and result.needs_bytes is not None:
@@ -245,6 +272,8 @@ def _question(cause: Cause | None, crash: Crash) -> str:
     """What to send if it is still unclear."""
     if cause is None:
         return "Send the whole error message, with the stack above it, and the launch command."
+    if crash.estimate is not None and not crash.estimate.resolved.hardware.named:
+        return f"{NO_CARD.capitalize()}."
     ask = rows()[cause.id].get("ask", "")
     return f"If it is still unclear, send {ask}." if ask and crash.estimate is None else ""
 
@@ -274,6 +303,8 @@ def _summary(
     if cause is not None and rows()[cause.id].get("host"):
         node = None if estimate.serves else estimate.result.host
         return words if node is None else f"{words}; by an estimate: {node.words}"
+    if not estimate.resolved.hardware.named:
+        return f"{words}; {NO_CARD}"
     fits = next((one for one in helps if one.fits), None)
     change = "" if fits is None else f"fits with {_code(fits)}"
     return f"{words}; by an estimate: {summary(estimate.result, change)}"

@@ -174,7 +174,8 @@ def other_release(crash: Crash) -> Iterator[Cause]:
     if found is None or not (crash.is_told or crash.starts_not):
         return
     named = found.is_named or bool(UPGRADED.search(crash.prose))
-    turns = found.turns or _wants_more(found, crash.log)
+    on_card = crash.estimate is not None and crash.estimate.resolved.hardware.named
+    turns = (on_card and found.turns) or _wants_more(found, crash.log)
     if not (named or turns):
         return
     told_both = found.is_named and _wants_more(found, crash.log)

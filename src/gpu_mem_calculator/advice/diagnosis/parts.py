@@ -65,13 +65,19 @@ def _of_server(crash: Crash, estimate: Estimate) -> Iterator[PrintedPart]:
     known = bool(section.keys() & CARD_KEYS)
     rows = part_rows("server")
     found = [
-        one if known or engine in row["any_card"] else replace(one, estimated=None, beyond=False)
+        one if known or engine in row["any_card"] else _of_assumed_card(one, row, engine)
         for row in rows
         for one in _row_parts(crash, estimate, row, engine)
     ]
     yield from _with_reasons(found)
     yield from _layers(crash, estimate)
     yield from _held(crash, estimate, known=known)
+
+
+def _of_assumed_card(one: PrintedPart, row: Mapping[str, Any], engine: str) -> PrintedPart:
+    """A part that is not judged; what nearly every card has is told beside it."""
+    near = engine in row.get("nearly", ())
+    return replace(one, estimated=one.estimated if near else None, beyond=False, means="")
 
 
 def _row_parts(

@@ -190,8 +190,6 @@ def with_room(cause: Cause, crash: Crash) -> Cause:
         return cause
     release = resolved.run.options.get("engine_version")
     known = not release or any(one.release == release for one in result.versions.values())
-    card = "" if resolved.hardware.named else f"an {resolved.hardware.title}"
-    assumed = " and ".join(filter(None, (card, "" if known else "its release")))
     found = made_cause(
         crash,
         "share_with_others" if _counts_others(crash, result.serving) else "other_set_up",
@@ -199,7 +197,7 @@ def with_room(cause: Cause, crash: Crash) -> Cause:
         phase=cause.phase,
         server=f"{server_row(resolved.engine.name).title} {release or ''}".rstrip(),
         room=told(result.serving.kv_pool_bytes),
-        figures=f", with {assumed} assumed" if assumed else "",
+        figures="" if known else ", with its release assumed",
     )
     return replace(found, evidence=cause.evidence)
 

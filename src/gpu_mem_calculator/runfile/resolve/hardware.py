@@ -176,10 +176,12 @@ def _card(
         row, assumed = named
         return row["title"], row["memory_bytes"], _chip(row), assumed
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
-        near = _nearest(config.gpu_memory_bytes)
-        if near is not None:
-            note = f"hardware.gpu={near['name']}, whose memory is nearest"
-            return near["title"], near["memory_bytes"], _chip(near), (note,)
+        total, near = config.gpu_memory_bytes, _nearest(config.gpu_memory_bytes)
+        title = f"{gib(total)} GiB GPU"
+        if near is None:
+            return title, total, DEFAULT_CHIP, ()
+        note = f"the chip of {near['title']}, whose memory is nearest"
+        return title, total, _chip(near), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     least = _smallest(f"{size:g}")

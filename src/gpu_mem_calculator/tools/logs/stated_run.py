@@ -18,11 +18,14 @@ from typing import Any
 from msgspec import Struct
 
 from ...runfile.text.errors import InputError
-from ..read import TEXT_ALONE, Asked, read
+from ..read import TEXT_ALONE, Asked, Door, read
 from ..reading.tools import UnknownToolError
 from .read import BEGIN, Log, tables
 
-PROMPT = re.compile(r"^\s*(?:\S{0,60}[$#>%] |[+$#>] ?)?")
+PROMPT = re.compile(  # a shell's, or the word with which people begin
+    r"^\s*(?:\S{0,60}[$#>%] |[+$#>] ?|(?i:(?:launch |start(?:ing|up)? |my )?(?:command|cmd))\s?: ?"
+    r"|(?:启动)?命令(?:是|为)?[:：]? ?)?"
+)
 STARTS = re.compile(r"(?:[A-Z_][A-Z0-9_]*=\S* )*[a-z./~][\w./~-]* \S")
 JOINED = re.compile(r"(?<![ \t])[ \t]*\\\n\s*")
 MOST_TRIES = 12  # lines that look like a command and are read as one
@@ -39,12 +42,12 @@ class StatedRun(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def stated_run(text: str, log: Log) -> StatedRun:
+def stated_run(text: str, log: Log, door: Door = TEXT_ALONE) -> StatedRun:
     """The first command of a text that can be read, else the arguments that a program printed."""
     problems: list[str] = []
     for line, source in (*_commands(text[:BEGIN]), *_printed(text[:BEGIN]), *_loaded(log)):
         try:
-            return StatedRun(read(source, TEXT_ALONE), line)
+            return StatedRun(read(source, door), line)
         except UnknownToolError:
             continue
         except InputError as error:
