@@ -15,7 +15,7 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.estimates.calculator import verdict
 from gpu_mem_calculator.estimates.result import MemoryResult
-from gpu_mem_calculator.web.worker import answer
+from gpu_mem_calculator.web.worker import reply_or_refusal
 from gpu_mem_calculator.web.worker_messages import TaskRequest
 
 RUNS, SEED = 40, 17
@@ -116,7 +116,7 @@ def test_every_surface_gives_the_same_answer(
 
 def _rest(task: str, run: dict[str, Any], **options: str) -> Any:
     options |= {"replay": "true"} if task == "look" else {}
-    return json.loads(answer(TaskRequest(task, json.dumps(run).encode(), options)).body)
+    return json.loads(reply_or_refusal(TaskRequest(task, json.dumps(run).encode(), options)).body)
 
 
 def _command(run: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:

@@ -72,18 +72,15 @@ def test_the_module_has_an_app_and_no_other_late_name() -> None:
 def test_a_refusal_is_not_remembered(status: int, kept: bool) -> None:
     """It may be another one next time; a reply with figures stays the same."""
 
-    async def reply(_: TaskRequest, _client: str, _seconds: float) -> TaskReply:
+    async def reply(_: TaskRequest, _client: str, **_options: Any) -> TaskReply:
         return TaskReply(status, b"{}")
 
-    async def connected() -> None:
-        await asyncio.Event().wait()
-
     lane: Any = SimpleNamespace(name="short", seconds=1, run=reply)
-    request: Any = SimpleNamespace(client=None, receive=connected)
+    request: Any = SimpleNamespace(client=None)
     replies, question = ReplyCache(10_000), ("calculate", b"", ())
     ask = TaskRequest("calculate", b"", {}, False)
-    response = asyncio.run(_run_task(request, lane, ask, replies, question, 1.0))
-    assert response.status_code == status
+    found = asyncio.run(_run_task(request, lane, ask, replies, question, later=False))
+    assert found.status == status
     assert (replies.get(question) is not None) is kept
 
 
