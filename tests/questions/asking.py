@@ -137,12 +137,12 @@ def _refusal(checks: Checks, problems: list[str]) -> tuple[str, str]:
 
 def _rest(question: Question, checks: Checks) -> tuple[str, str]:
     """A task of the service, as a calculating process runs it."""
-    from gpu_mem_calculator.web.worker import answer
+    from gpu_mem_calculator.web.worker import reply_or_refusal
     from gpu_mem_calculator.web.worker_messages import TaskRequest
 
     body = json.dumps(question.run).encode()
     try:
-        reply = answer(TaskRequest(task=question.words[0], body=body, options={}))
+        reply = reply_or_refusal(TaskRequest(task=question.words[0], body=body, options={}))
     except InputError as error:
         return _refusal(checks, error.problems)
     data = json.loads(reply.body)

@@ -221,7 +221,7 @@ model = GPT2LMHeadModel(GPT2Config(n_positions=256))
 """
     reading = with_model("", tmp_path, model=model)
     assert reading.run["program"]["data"] == {"seq_len": 256}
-    assert [(one.could, one.saves) for one in reading.limits] == [("less", "activations")]
+    assert [(one.could, one.saves) for one in reading.limits] == [("less", "tokens")]
 
 
 def test_a_second_model_is_named(tmp_path: Path) -> None:

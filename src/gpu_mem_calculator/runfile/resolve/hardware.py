@@ -179,7 +179,8 @@ def _card(
         total, near = config.gpu_memory_bytes, _nearest(config.gpu_memory_bytes)
         title = f"{gib(total)} GiB GPU"
         if near is None:
-            return title, total, DEFAULT_CHIP, ()
+            least = _smallest(f"{DEFAULT_MEMORY_GB:g}")
+            return title, total, _chip(least) if least else DEFAULT_CHIP, ()
         note = f"the chip of {near['title']}, whose memory is nearest"
         return title, total, _chip(near), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
