@@ -227,7 +227,7 @@ def test_data_and_pages_can_be_read(run: dict[str, Any]) -> None:
     """JSON without NaN or Infinity, the same in YAML, and a page."""
     estimate = tried(run)
     found = answers(estimate)
-    data = answers_data(estimate.result, found)
+    data = answers_data(estimate, found)
     text = to_json(data)
 
     def refuse(word: str) -> None:
