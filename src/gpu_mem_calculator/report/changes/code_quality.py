@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...estimates.changed_runs import BAD, Changes
-from ...estimates.fit_verdict import SHORT
+from ...estimates.fit_verdict import SHORT, UNSURE
 from ..encode import to_json
 from .sarif import findings, fingerprint, message
 
-SEVERITIES = {SHORT: "critical", BAD: "major"}
+SEVERITIES = {SHORT: "critical", BAD: "major", UNSURE: "minor"}
 
 
 def code_quality(changes: Changes) -> str:
@@ -18,7 +18,7 @@ def code_quality(changes: Changes) -> str:
                 "description": message(run).replace("\n", "; "),
                 "check_name": run.outcome.verdict,
                 "fingerprint": fingerprint(run),
-                "severity": SEVERITIES.get(run.outcome.verdict, "minor"),
+                "severity": SEVERITIES[run.outcome.verdict],
                 "location": {"path": run.path, "lines": {"begin": 1}},
             }
             for run in findings(changes)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...estimates.changed_runs import ChangedRun, Changes
+from ...estimates.changed_runs import BAD, ChangedRun, Changes
 from ..headline import STYLES
 from ..lines import BOLD, WIDTH, Line, command, gib, line, wrap_lines
+
+OF_VERDICT = {**STYLES, BAD: BOLD}
 
 
 def changes_lines(changes: Changes, *, long: bool = False) -> Iterator[Line]:
@@ -16,7 +18,7 @@ def changes_lines(changes: Changes, *, long: bool = False) -> Iterator[Line]:
         yield line()
         yield line(run.title, BOLD)
         if run.after is not None:
-            yield from wrap_lines("  ", run.after.sentence, STYLES.get(run.after.verdict, BOLD))
+            yield from wrap_lines("  ", run.after.sentence, OF_VERDICT[run.after.verdict])
         yield from wrap_lines("  ", change_words(run))
         for remedy in run.remedies:
             yield from wrap_lines("  ", remedy.words)
