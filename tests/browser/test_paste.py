@@ -108,7 +108,8 @@ def test_choices_that_would_be_refused_are_grey(visit: Visit) -> None:
     """With the reason; none that is left is refused."""
     page = visit.open(TRAIN)
     page.locator("#form .group").evaluate_all("all => all.forEach(one => one.open = true)")
-    grey = field(page, "training.quantization").locator("option", has_text="nf4")
+    options = field(page, "training.quantization").locator("option")
+    grey = options.filter(has_text=re.compile("^nf4"))
     expect(grey).to_have_attribute("disabled", "")
     expect(grey).to_have_text("nf4: quantized weights take no gradient; add training.lora")
     page.wait_for_function(GREYED)
@@ -116,7 +117,6 @@ def test_choices_that_would_be_refused_are_grey(visit: Visit) -> None:
         visit.change(lambda c=choice: page.locator("#f-training-precision").select_option(label=c))
         expect(page.locator(".notice")).to_be_hidden()
     visit.change(lambda: page.get_by_role("radio", name="QLoRA").check())
-    expect(grey).to_have_count(1)
     expect(grey).not_to_have_attribute("disabled", "")
 
 
