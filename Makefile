@@ -71,7 +71,8 @@ bench: $(VENV)/browser
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python -m benchmarks.snapshot
 	$(BIN)/python -m benchmarks.agents
-	$(BIN)/python benchmarks/web.py
+	$(BIN)/python -m benchmarks.web
+	$(BIN)/python -m benchmarks.visitors
 	$(BIN)/python benchmarks/page.py
 
 N ?= 500

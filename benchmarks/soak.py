@@ -137,10 +137,17 @@ class Soak:
         }
 
 
-def started(port: int) -> subprocess.Popen[bytes]:
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def started(port: int, **settings: str) -> subprocess.Popen[bytes]:
     """The service, when it can calculate."""
     command = [sys.executable, "-m", "gpu_mem_calculator.cli.main", "serve", "--port", str(port)]
-    env = {**os.environ, "GPU_MEM_CALC_LOG_LEVEL": "warning"}
+    env = {**os.environ, "GPU_MEM_CALC_LOG_LEVEL": "warning", **settings}
     service = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
     ends = time.monotonic() + STARTS_IN
     while time.monotonic() < ends and service.poll() is None:
@@ -162,9 +169,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=30.0, help="requests a second, at most")
     given = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     service = started(port)
     try:
         soak = Soak(port, time.monotonic() + 60 * given.minutes, given.rate)

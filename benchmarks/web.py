@@ -3,7 +3,7 @@
 Two processes that answer, on this machine's cores, which the client shares. Every request is a
 different run, so that nothing could be remembered. `--requests 100000` also shows memory.
 
-python benchmarks/web.py [--requests N] [--rate N] [--seconds N]
+python -m benchmarks.web [--requests N] [--rate N] [--seconds N]
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from .soak import free_port
 
 BARE = """
 from starlette.applications import Starlette
@@ -135,13 +137,6 @@ def quantile(times: list[float], share: float) -> float:
     return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
-def port_of() -> int:
-    """A port that is free."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
 def measured(
     name: str, command: list[str], port: int, asked: argparse.Namespace, folder: Path
 ) -> float:
@@ -186,7 +181,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "bare_route.py").write_text(BARE)
-        bare_port, port = port_of(), port_of()
+        bare_port, port = free_port(), free_port()
         bare = [
             sys.executable,
             "-m",

@@ -63,7 +63,9 @@ with the aim beside it.
 | `benchmarks/stream.py` | an estimate's own stream: writing, replay, least cap | adding up sizes |
 | `benchmarks/serving.py` | a server's answer, and a table of users and contexts | one estimate |
 | `benchmarks/plan.py` | set-ups a second of a plan's search | the same one by one |
-| `benchmarks/web.py` | requests a second of the service | a bare Starlette route |
+| `-m benchmarks.web` | requests a second of the service | a bare Starlette route |
+| `-m benchmarks.visitors` | a verdict for many visitors, and beside a plan; Cancel | one visitor |
+| `-m benchmarks.soak` | memory and errors of the service over an hour | |
 | `-m benchmarks.releases` | reading the user's releases out of 300 packages | `python -c pass` |
 | `benchmarks/page.py` | from a slider's move to the frame that shows it | a bare round trip |
 """

@@ -15,6 +15,8 @@ LOG = (
 COMMAND = "vllm serve Qwen/Qwen3-0.6B --max-model-len 4096\n"
 TEXTS = [
     (LOG, "possible: the card was full"),
+    ("The evaluation OOMs, its eval batch size is 8.\n", "likely: it died in the"),
+    ("# else it OOMs\n" + COMMAND, "cannot tell"),
     (COMMAND, "cannot tell"),
     (COMMAND + "trl sft --model_name_or_path gpt2 --dataset_name a\n", "cannot tell: vllm serve"),
     ('{"model": {"name": "gpt2"}}', "fits"),

@@ -106,7 +106,7 @@ def check(words: str) -> None:
         assert error.count("\n") <= 3
         return
     lines, data = text.splitlines(), json.loads(data_text)
-    assert rows(text) <= (26 if "card and host" in text else 24)  # both memories are named
+    assert rows(text) <= 24
     assert max(map(len, lines[:-1])) <= 80
     assert lines[-1] == data["summary"]
     if words.startswith("infer"):

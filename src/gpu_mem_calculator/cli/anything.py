@@ -10,6 +10,7 @@ import select
 import sys
 from stat import S_ISFIFO, S_ISREG
 
+from ..runfile.text.errors import InputError
 from ..runfile.text.files import STDIN, decode_printed, is_pickle, read_printed
 
 WAIT_SECONDS = 2.0  # for the first byte of a pipe; a caller may leave an empty one open
@@ -37,9 +38,28 @@ def verb_of(path: str) -> tuple[str, str]:
         return "diagnose", path
     text = decode_printed(data)
     sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()))  # the verb reads it once more
-    if is_printed(text):
+    if is_printed(text) or _is_told(text):
         return "diagnose", path
     words = text.split(maxsplit=1)
     if len(words) == 1 and path == STDIN and words[0][0] not in DATA:
         return "quick", words[0]
     return ("calculate", path) if not words or words[0][0] in DATA else ("check", STDIN)
+
+
+def _is_told(text: str) -> bool:
+    """Whether somebody's words say that memory ran out, and none of them starts a known tool."""
+    from ..tools.logs.read import SAID, read_log
+
+    if all(one.what != SAID for one in read_log(text).lines):
+        return False
+    from ..tools.reading.named_files import NamedFiles
+    from ..tools.reading.tools import UnknownToolError
+    from ..tools.shell.read import read_script
+
+    try:
+        read_script(text, NamedFiles())
+    except UnknownToolError:
+        return True
+    except InputError:
+        pass
+    return False

@@ -10,10 +10,8 @@ import argparse
 import os
 
 from .. import catalog
-from ..ledger.extras import install
 from ..runfile.text.errors import InputError
 
-MISSING = f"mcp needs more packages: {install('mcp')}"
 HTTP_ALONE = ("host", "port", "hub")  # options of --http
 
 
@@ -22,17 +20,12 @@ def run(args: argparse.Namespace) -> int:
     given = [name for name in HTTP_ALONE if getattr(args, name) is not None]
     if given and not args.http:
         raise InputError(f"--{given[0]} is for --http; add it, or leave --{given[0]} out")
-    try:
-        from ..web.agents.server import run_on_http, run_on_stdio
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("gpu_mem_calculator"):
-            raise
-        raise InputError(MISSING) from None
-    from ..web.settings import PREFIX, from_options
+    from ..web.settings import PREFIX, from_options, import_service
 
+    server = import_service("agents.server", "mcp", "mcp")
     catalog.names("gpus")  # a mistake in the user's own cards stops it here
     if args.http:
-        run_on_http(from_options(vars(args), os.environ))
+        server.run_on_http(from_options(vars(args), os.environ))
     else:  # a user's own process looks models up, as the other commands do
-        run_on_stdio(from_options({}, {f"{PREFIX}HUB": "true", **os.environ}))
+        server.run_on_stdio(from_options({}, {f"{PREFIX}HUB": "true", **os.environ}))
     return 0

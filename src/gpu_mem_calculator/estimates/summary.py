@@ -136,7 +136,8 @@ def _outcome(result: MemoryResult, change: str) -> str:
         word = "spills to the host's memory"
     why = ""
     if host is not None and host.node_bytes and host.verdict == result.verdict != FITS:
-        why = host.words
+        said = host.shared and result.headroom_bytes < 0  # the card's figures are the node's
+        why = "" if said else host.words
     elif result.verdict == UNSURE and result.lengths is not None:
         why = "the order of its batches decides"
     elif result.verdict == UNSURE:

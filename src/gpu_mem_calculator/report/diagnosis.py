@@ -11,6 +11,7 @@ from ..advice.diagnosis.diagnosis import (
     BYTES,
     CERTAIN,
     LIKELY,
+    POSSIBLE,
     Advice,
     Cause,
     Diagnosis,
@@ -20,7 +21,7 @@ from ..tools.logs.figure import Figure
 from ..tools.logs.read import SET_UP, LogLine
 from .lines import BAD, BOLD, DIM, WARN, WIDTH, Line, columns, line, size, wrap_lines
 
-STYLES = {CERTAIN: BAD, LIKELY: BAD}
+STYLES = {CERTAIN: BAD, LIKELY: BAD, POSSIBLE: WARN}
 MOST_READ = 6  # lines that were read are shown
 OURS = "--set "  # words of a run file, which no other tool has
 MOST_PARTS = 8  # rows of printed and estimated figures
@@ -60,8 +61,8 @@ def _cause_lines(found: Diagnosis) -> Iterator[Line]:
         yield from wrap_lines("", unknown_words(found), WARN)
         return
     cause = found.cause
-    style = STYLES.get(cause.certainty, WARN)
-    yield from wrap_lines("", f"{cause.certainty}: {cause.sentence}", style)
+    words = f"{cause.certainty}: {cause.sentence}"
+    yield from wrap_lines("", words, STYLES[cause.certainty])
     where = [f"it died in: {cause.phase}"] if cause.phase else []
     where += [f"for: {cause.tensor}"] if cause.tensor else []
     if where:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, field
 
+from ..ledger.extras import install
 from ..ledger.units import GIB, MIB
 from ..runfile.text.errors import InputError
 
@@ -104,3 +107,13 @@ def allowed_hosts(settings: ServiceSettings, endpoint: str) -> frozenset[str]:
         return frozenset()
     hub = urlsplit(endpoint).hostname
     return frozenset(filter(None, [hub, *settings.hub_hosts]))
+
+
+def import_service(module: str, extra: str, what: str) -> ModuleType:
+    """A module of the service; raises a sentence that says how to install what it lacks."""
+    try:
+        return import_module(f".{module}", __package__)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("gpu_mem_calculator"):
+            raise
+        raise InputError(f"{what} needs more packages: {install(extra)}") from None

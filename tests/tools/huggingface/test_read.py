@@ -304,6 +304,14 @@ def test_deepspeeds_file_of_a_loop_of_its_own_is_no_file_of_arguments(tmp_path: 
     assert any("deepspeed_config" in one.key for one in found.limits)
 
 
+def test_a_secret_of_a_script_takes_no_memory() -> None:
+    """Its name alone does not keep the verdict open."""
+    found = _read("python own_loop.py --model gpt2 --max_length 64 --api_key abc --odd 3")
+    keys = [one.key for one in found.limits]
+    assert any("--odd" in key for key in keys)
+    assert not any("api_key" in key for key in keys)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

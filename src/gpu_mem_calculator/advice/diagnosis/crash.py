@@ -18,7 +18,7 @@ from ...runfile.find_model.model_source import find_model
 from ...tools.logs.figure import Figure
 from ...tools.logs.frames import Frame, Traceback
 from ...tools.logs.in_english import in_english
-from ...tools.logs.read import Log, LogLine
+from ...tools.logs.read import SAID, Log, LogLine
 from ...tools.read import Asked
 from .places import (
     BACKWARD,
@@ -39,7 +39,6 @@ from .programs import programs
 from .sizes import PASSES, Explained, by_model, explained
 
 # What the GPU's memory ended with.
-SAID = "oom_said"  # people's words for it
 OOM = ("torch_oom", "snapshot_oom", "driver_oom", "cublas_failed", "card_oom", "server_oom")
 NO_START = ("too_little_free", "no_kv_memory", "kv_too_small", "states_too_few")
 NEAR = 40  # lines around a message without a stack, which can be of its code

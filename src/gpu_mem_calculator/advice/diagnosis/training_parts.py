@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...estimates.calculator import Estimate
+from ...estimates.verdict_words import limit_names
 from ...pytorch.replay.footprint import ReplayPhase
 from ...tools.logs.figure import Figure
 from ...tools.logs.read import LogLine
@@ -66,6 +67,9 @@ def _allocated(crash: Crash, training: Estimate | None, allocated: int, line: in
         "something else is alive in the program (a second model, outputs that are kept), or it was"
         " not run as given"
     )
+    limits = [] if training is None else training.result.limits
+    if unknown := [one for one in limits if one.adds_bytes != 0]:
+        means = f"the run is not known whole ({limit_names(unknown)})"
     return replace(found, beyond=True, means=means)
 
 

@@ -5,6 +5,7 @@ A replay is one call, which other threads need not wait for.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from ctypes import CDLL, Structure, byref, c_double, c_int, c_int64, c_void_p
 from itertools import chain
@@ -16,6 +17,8 @@ from .rounding import UNIT
 from .settings import INTERVALS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .plan import ReplayPlan
 
 NO_MEMORY, BAD_STREAM = -1, -2
@@ -152,9 +155,9 @@ class NativeRun:
         _check(1 if state else NO_MEMORY)
         self._read()
 
-    def __del__(self) -> None:
-        """Give back what C has."""
-        if self._state:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Give back what C has; at the end of the process the system does, and C may be gone."""
+        if self._state and not at_exit():
             self._plan.library.gmc_close(self._state)
 
     def _read(self) -> None:

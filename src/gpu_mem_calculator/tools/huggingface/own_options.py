@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...ledger.secrets import is_secret
 from ..reading.options import parsed_value
 from ..reading.reading import Reading
 from ..translation.arguments import Values, tables
@@ -87,11 +88,12 @@ def add_own_limit(reading: Reading, own: Values, shown: Values | None, script: s
     """
     meant = (*MODEL_NAMES, *LENGTH_NAMES, *OTHER_NAMES)
     unclear = []
-    for name in own:
+    for name, value in own.items():
         plain = name.removeprefix("no_")  # argparse's BooleanOptionalAction
         read = name in meant or (shown is not None and (name in shown or plain in shown))
         reading.keys[f"--{name}"] = "memory" if name in meant else "free"
-        if not read and (shown is not None or not PLAIN.fullmatch(name)):
+        takes_none = PLAIN.fullmatch(name) or is_secret(name, value)
+        if not read and (shown is not None or not takes_none):
             unclear.append(f"--{name}")
             reading.keys[f"--{name}"] = "refused"
     if unclear:

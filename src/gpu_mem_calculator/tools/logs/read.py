@@ -37,6 +37,7 @@ from .set_up import set_up
 
 FILE = "log.toml"
 SET_UP = "set_up"  # what a line says that is no row's
+SAID = "oom_said"  # people's words for it
 HERE = os.path.dirname(__file__)
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 UNIT = r"(?:[kKMGT]i?B?|[bB]ytes|B)(?![A-Za-z])"

@@ -145,7 +145,8 @@ def read_script(
     saw = f" ({names})" if names else ""
     with naming_card(allocation.card):
         raise problem or UnknownToolError(
-            f"the shell script starts no tool that is known{saw}; check its command instead"
+            f"the shell script starts no tool that is known{saw}; check its command instead, "
+            "or give what it printed to gpu-mem-calc diagnose"
         )
 
 
