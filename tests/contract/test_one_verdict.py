@@ -15,8 +15,11 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.estimates.calculator import verdict
 from gpu_mem_calculator.estimates.result import MemoryResult
+from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web.worker import reply_or_refusal
 from gpu_mem_calculator.web.worker_messages import TaskRequest
+from tests.corpus import sampled
+from tests.golden.stored_runs import drawn_runs
 
 RUNS, SEED = 40, 17
 MODELS = ("gpt2", "smollm2-135m", "pythia-70m", "pythia-160m", "opt-125m", "gemma3-270m")
@@ -98,11 +101,31 @@ def test_every_surface_gives_the_same_answer(
     index: int, share: float, margins: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Verdict, headroom and every figure of the result."""
-    run = _question(index, share, margins)
+    _agree(_question(index, share, margins), tmp_path, capsys)
+
+
+@pytest.mark.parametrize("run", sampled(drawn_runs(60), 4))
+def test_every_surface_answers_stored_set_ups_alike(
+    run: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The set-ups that the page without a server answers as the service does, or refuses."""
+    try:
+        _agree(run, tmp_path, capsys)
+    except InputError as refused:
+        reply = reply_or_refusal(TaskRequest("calculate", json.dumps(run).encode(), {}))
+        assert json.loads(reply.body)["problems"] == refused.problems
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        assert main(["calculate", "--config", str(tmp_path / "run.json")]) == 2
+        said = capsys.readouterr().err
+        assert all(problem in said for problem in refused.problems)
+
+
+def _agree(run: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The figures of one run are the same in Python, the command, REST and the page."""
     python = msgspec.to_builtins(estimate(run))
     look = _rest("look", run)
     answers = [_rest("calculate", run), _rest("replay", run), look["result"]]
-    answers.append(_command(run, tmp_path, capsys))
+    answers.append(_command(run, folder, capsys))
     if run.get("engine", {}).get("type") == "deepspeed" and "lora" not in run["training"]:
         answers.append(_rest("export", run, format="deepspeed")["memory_result"])
     if "inference" in run:
@@ -111,7 +134,8 @@ def test_every_surface_gives_the_same_answer(
         assert {key: found[key] for key in FIGURES} == {key: python[key] for key in FIGURES}
     assert verdict(run) == python["verdict"]
     assert python["verdict"].replace("_", " ") in look["parts"]["verdict"]
-    assert (python["verdict"] == "fits") == python["fits_on_gpu"] == (python["headroom_bytes"] >= 0)
+    fits = python["verdict"] == "fits"
+    assert fits == python["fits_on_gpu"] == (not python["limits"] and python["headroom_bytes"] >= 0)
 
 
 def _rest(task: str, run: dict[str, Any], **options: str) -> Any:

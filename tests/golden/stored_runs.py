@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,14 @@ def run_file(settings: str) -> dict[str, Any]:
     if case is not None:
         run["model"]["config"] = CASES[case]
     return run
+
+
+def drawn_runs(number: int) -> list[dict[str, Any]]:
+    """Random ones of the stored set-ups, of training and of servers."""
+    files = [*sorted(HERE.glob("training/*.txt")), *sorted(HERE.glob("servers/*.txt"))]
+    lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
+    settings = [line.split(BETWEEN)[0] for line in lines if not line.startswith("#")]
+    return [run_file(one) for one in random.Random(3).sample(settings, number)]
 
 
 def _with_section(setting: str, sections: dict[str, type[Struct]]) -> str:

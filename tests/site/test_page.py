@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,7 +19,7 @@ from maintenance.site.packages import MSGSPEC
 from maintenance.site.pages import POLICY, policy
 from tests.browser.chrome import Visit
 from tests.conftest import ROOT
-from tests.golden.stored_runs import BETWEEN, run_file
+from tests.golden.stored_runs import drawn_runs
 from tests.services import running
 
 from .conftest import SUB_FOLDER, WAIT, Files
@@ -104,22 +102,13 @@ def test_a_known_link_is_drawn_before_python_has_started(visit: Visit) -> None:
     expect(page.locator("#loading")).to_contain_text("Loading the calculator")
 
 
-def drawn(number: int) -> list[tuple[str, dict[str, Any]]]:
-    """Random set-ups of training and of servers, which are stored for other tests."""
-    files = sorted((ROOT / "tests" / "golden").glob("*/*.txt"))
-    stored = [path for path in files if path.parent.name in ("training", "servers")]
-    lines = [one for path in stored for one in path.read_text("utf-8").splitlines()]
-    settings = [line.split(BETWEEN)[0] for line in lines if not line.startswith("#")]
-    return [(one, run_file(one)) for one in random.Random(3).sample(settings, number)]
-
-
 @pytest.mark.parametrize(
     "part", [slice(0, 30), pytest.param(slice(30, 60), marks=pytest.mark.proof)], ids=["30", "60"]
 )
 def test_answers_are_the_service_s_to_the_byte(visit: Visit, part: slice) -> None:
     """Random set-ups, each with everything that the page shows of it; and what is not a run."""
     visit.open("/accuracy.html", settled=False)
-    asked = [("/api/look?width=1000&replay=true", run) for _, run in drawn(60)[part]]
+    asked = [("/api/look?width=1000&replay=true", run) for run in drawn_runs(60)[part]]
     asked += [
         ("/api/look?width=10", {}),
         ("/api/look?colour=red", {}),

@@ -16,6 +16,7 @@ SHAPE |= {"num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 8000
 
 
 @pytest.mark.proof
+@pytest.mark.filterwarnings("ignore:.*is deprecated. Please switch:DeprecationWarning")  # torch's
 @pytest.mark.parametrize(
     "training",
     [{}, {"precision": "bf16_pure"}, {"activation_checkpointing": "full"}],
