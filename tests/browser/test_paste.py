@@ -68,6 +68,17 @@ def test_a_log_is_dropped(visit: Visit) -> None:
     expect(page.locator(".diagnosis .cause")).to_be_visible()
 
 
+def test_a_log_with_its_command_is_counted_on_the_forms_card(visit: Visit) -> None:
+    """Where the text says none."""
+    page = visit.open(SERVE)
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    drop(page, {"run.log": f"vllm serve Qwen/Qwen3-8B\n{oom}"})
+    expect(page.locator(".diagnosis")).to_contain_text("The card is not known")
+    page.get_by_role("button", name="Count it on the form").click()
+    expect(page.locator(".diagnosis")).to_contain_text("by an estimate: Qwen3 8B")
+    expect(page.get_by_role("button", name="Count it on the form")).to_have_count(0)
+
+
 def test_a_file_that_is_not_named(visit: Visit) -> None:
     """A script that is not there is offered a box, and the run is read without it."""
     page = visit.open(TRAIN)

@@ -32,6 +32,32 @@ def test_a_text_is_diagnosed(client: httpx.Client, run: Any) -> None:
     assert (data["run"] is None) == (run is None)
 
 
+STATED = f"vllm serve Qwen/Qwen3-8B\n{OOM.partition(' GPU 0')[0]}"
+
+
+def test_the_card_of_a_stated_run_is_in_the_address(client: httpx.Client) -> None:
+    """And its release; an unknown card is refused, also without a run."""
+    found = client.post("/api/diagnose", json={"text": STATED}, params={"gpu": "a40"}).json()
+    assert ", A40: " in found["summary"]
+    old = {"gpu": "a40", "at": "vllm=0.11.2"}
+    found = client.post("/api/diagnose", json={"text": STATED}, params=old).json()
+    assert "vLLM 0.11.2, A40: " in found["summary"]
+    wrong = client.post("/api/diagnose", json={"text": "hello"}, params={"gpu": "a999"})
+    assert wrong.status_code == 422
+    assert "not a known card" in wrong.json()["problems"][0]
+
+
+def test_the_card_of_a_given_run_is_in_the_address(client: httpx.Client) -> None:
+    """Of a text as of a snapshot."""
+    run = {"model": {"name": "gpt2"}, "hardware": {"gpu": "h100"}}
+    texts = client.post("/api/diagnose", json={"text": OOM, "run": run}, params={"gpu": "a40"})
+    headers, given = {"content-type": "application/octet-stream"}, {"run": json.dumps(run)}
+    asked = {**given, "gpu": "a40"}
+    files = client.post("/api/diagnose", content=SNAPSHOT, headers=headers, params=asked)
+    for found in (texts, files):
+        assert found.json()["run"]["hardware"]["gpu"] == "a40", found.text
+
+
 def test_a_text_that_says_nothing_has_no_cause(client: httpx.Client) -> None:
     """And says so."""
     data = client.post("/api/diagnose", json={"text": "hello"}).json()

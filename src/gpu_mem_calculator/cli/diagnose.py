@@ -63,16 +63,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> Asked | None:
     """The run of --config or of the command, with the card and the settings that are given."""
-    from ..tools.read import read
+    from ..tools.read import read_at_releases
 
     if args.config and args.launch:
         raise InputError("--config and a command both say the run; give one of them")
     source = args.config or args.launch
-    if not source:
-        return None
-    door = _door(args)
-    asked = read(source, door)
-    return asked if door.releases is None else asked.at(door.releases.named)
+    return read_at_releases(source, _door(args)) if source else None
 
 
 def _door(args: argparse.Namespace, folder: str | None = "") -> Door:
@@ -81,6 +77,6 @@ def _door(args: argparse.Namespace, folder: str | None = "") -> Door:
     from .releases import known_releases, named_texts
 
     card = getattr(args, "hardware.gpu")
-    settings = [*([f"hardware.gpu={card}"] if card else []), *args.settings]
     known = known_releases(named_texts(args))
-    return Door(folder=folder, releases=known, options=lambda _: (settings, ()))
+    door = Door(folder=folder, releases=known, options=lambda _: (args.settings, ()))
+    return door.on_card(card) if card else door

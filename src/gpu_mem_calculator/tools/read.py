@@ -67,6 +67,23 @@ class Door(Struct, frozen=True, kw_only=True):
     releases: KnownReleases | None = None
     options: Options = no_options
 
+    def on_card(self, name: str) -> Door:
+        """The same for runs on a card that is named, whatever they say of their own; raises where
+        no card has that name.
+        """
+        from ..runfile.config import GPUConfig
+        from ..runfile.resolve.hardware import find_hardware
+        from .reading.tools import CARD_KEYS
+
+        def options(run: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+            settings, notes = self.options(run)
+            others = sorted((run.get("hardware") or {}).keys() & CARD_KEYS - {"gpu"})
+            own = [f"hardware.{key}=null" for key in others]
+            return (*own, f"hardware.gpu={name}", *settings), notes
+
+        size = find_hardware(GPUConfig(gpu=name), None).card_bytes
+        return replace(self, gpu_bytes=size, options=options)
+
 
 HERE = Door()  # a user's own process
 TEXT_ALONE = Door(folder=None)  # a service, which opens no files
@@ -160,6 +177,12 @@ def read(source: Anything | Asked, door: Door = HERE) -> Asked:
     if found[0].reading.problems:
         raise InputError(found[0].reading.problems)
     return replace(found[0], source=source, door=door)
+
+
+def read_at_releases(source: Anything, door: Door) -> Asked:
+    """The same at the releases that the door names; raises where it uses none of them."""
+    asked = read(source, door)
+    return asked if door.releases is None else asked.at(door.releases.named)
 
 
 def read_all(source: Anything, door: Door = HERE) -> list[Asked]:

@@ -17,7 +17,7 @@ from ..tools.writing.writers import WRITERS, write_run
 from .pasted_text import asked
 
 RUN_FILES = {"json": to_json, "yaml": to_yaml}
-EXPORTS = (*RUN_FILES, *(name for name, row in WRITERS.items() if row.page))
+EXPORTS: tuple[str, ...] = (*RUN_FILES, *(name for name, row in WRITERS.items() if row.page))
 
 
 def export(body: Any, options: Mapping[str, str]) -> dict[str, Any]:

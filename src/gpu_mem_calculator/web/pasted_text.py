@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ..estimates.busy import BusyCards
 from ..ledger.secrets import hide_command, hide_random
 from ..runfile.config import MOST_NOTE, MOST_NOTES
@@ -15,9 +17,10 @@ from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
 from ..tools.logs.read import is_printed
 from ..tools.program_section import with_program
-from ..tools.read import Asked, Door, read, read_all
+from ..tools.read import TEXT_ALONE, Asked, Door, read_all, read_at_releases
 from ..tools.reading import TEXT
 from ..tools.reading.reading import RUN_FILE
+from ..tools.releases.named import KnownReleases, read_at
 
 if TYPE_CHECKING:
     from ..advice.diagnosis.diagnosis import Diagnosis
@@ -62,30 +65,38 @@ def without_cards(text: str) -> tuple[str, BusyCards]:
     return "\n".join(line for line in rest if not SMI_CALL.fullmatch(line)), BusyCards(cards)
 
 
-def asked(body: Any) -> Asked:
+def asked(body: Any, door: Door = TEXT_ALONE) -> Asked:
     """What a body asks."""
-    return read(source(body), Door(folder=None, files=files_of(body)))
+    return read_at_releases(source(body), replace(door, files=files_of(body)))
 
 
-def diagnosed(body: Any, run: str | None = None) -> Diagnosis:
+def door_of(gpu: str | int | None, at: str | None) -> Door:
+    """The door of a client that names a card or a release."""
+    named = None if at is None else read_at([at])
+    door = Door(folder=None, releases=KnownReleases(named) if named else None)
+    return door if gpu is None else door.on_card(f"{gpu}")
+
+
+def diagnosed(body: Any, options: Mapping[str, str]) -> Diagnosis:
     """The diagnosis that a body asks for: a text with its run, or the bytes of a snapshot, whose
-    run stands in the address as JSON.
+    run stands in the address as JSON. The address has the card and releases, too.
     """
     from ..advice.diagnosis.diagnose import diagnose
 
+    run, door = options.get("run"), door_of(options.get("gpu") or None, options.get("at") or None)
     if isinstance(body, bytes):
         try:
             given = None if run is None else parse_json(run)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the run is not JSON: {error}") from None
-        return diagnose(body, None if given is None else asked(given))
+        return diagnose(body, None if given is None else asked(given, door), door)
     if run is not None:
         raise InputError("the run stands in the body, beside the text")
     text = body.get(TEXT) if isinstance(body, Mapping) else None
     if not isinstance(text, str) or body.keys() - {TEXT, "run"}:
         raise InputError('the body must be {"text": "...", "run": ...}, the run where it is known')
     given = body.get("run")
-    return diagnose(text, None if given is None else asked(given))
+    return diagnose(text, None if given is None else asked(given, door), door)
 
 
 class FilesWantedError(InputError):

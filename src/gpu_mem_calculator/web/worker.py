@@ -186,7 +186,7 @@ def diagnose(body: Any, options: Options) -> Any:
     """Why a run died, by what it printed, or by torch's memory snapshot."""
     from ..report.diagnosis import diagnosis_data  # few ask for it
 
-    return diagnosis_data(diagnosed(body, options.get("run")))
+    return diagnosis_data(diagnosed(body, options))
 
 
 def infer(body: Any, options: Options) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_mem_calculator import catalog
@@ -9,7 +11,7 @@ from gpu_mem_calculator.advice.diagnosis.cause_rows import rows
 from gpu_mem_calculator.advice.diagnosis.diagnose import diagnose
 from gpu_mem_calculator.advice.diagnosis.diagnosis import LIKELY, Diagnosis
 from gpu_mem_calculator.advice.diagnosis.symptoms import WORDS_OF
-from gpu_mem_calculator.tools.read import Door
+from gpu_mem_calculator.runfile.text.errors import InputError
 
 NO_CACHE = (
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
@@ -86,8 +88,7 @@ def test_the_card_of_the_text_is_that_of_the_run(says: str, title: str) -> None:
     """What a device's line says, or people; what is given wins."""
     text = SERVES + says + FAILED
     assert f" {title}" in diagnose(text).summary
-    given = Door(folder=None, options=lambda _: (["hardware.gpu=a40"], ()))
-    assert ", A40: " in diagnose(text, None, given).summary
+    assert ", A40: " in diagnose(text, gpu="a40").summary
 
 
 def test_a_size_alone_has_no_name() -> None:
@@ -102,8 +103,32 @@ def test_a_size_alone_has_no_name() -> None:
 
 def test_settings_without_a_run_are_named() -> None:
     """They are not ignored in silence."""
-    found = diagnose(FAILED, None, Door(options=lambda _: (["hardware.gpu=a40"], ())))
+    found = diagnose(FAILED, gpu="a40")
     assert any(one.startswith("hardware.gpu=a40: not used") for one in found.notes)
+
+
+RUNS = [SERVES, {"model": {"name": "qwen2.5-7b"}, "hardware": {"gpu": "h100", "gpu_memory_gb": 1}}]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_card_that_is_named_is_that_of_a_given_run(run: Any) -> None:
+    """Also of one that has a card, or its memory, of its own."""
+    assert ", A40: " in diagnose(FAILED, run, gpu="a40").summary
+
+
+@pytest.mark.parametrize("text", [FAILED, SERVES + FAILED])
+def test_a_card_that_is_not_known_is_refused(text: str) -> None:
+    """Whether a run is known or not."""
+    with pytest.raises(InputError, match="'a999' is not a known card"):
+        diagnose(text, gpu="a999")
+
+
+def test_ollama_has_the_context_of_the_card() -> None:
+    """Its default is larger on a larger card."""
+    text = f"ollama run llama3.1:8b\n{FAILED}"
+    small, large = (diagnose(text, gpu=one).summary for one in ("3090", "h100"))
+    assert "tokens" in small
+    assert small.rpartition(" at ")[2] != large.rpartition(" at ")[2]
 
 
 @pytest.mark.parametrize("others", [{}, {"max_model_len": 40960}])

@@ -195,6 +195,13 @@ def test_a_secret_is_not_printed_again() -> None:
         assert SECRET not in found.model_dump_json()
 
 
+def test_the_card_and_the_release_are_those_of_a_stated_run() -> None:
+    """Where diagnose is given no run."""
+    stated = f"vllm serve Qwen/Qwen3-8B\n{OOM.partition(' GPU 0')[0]}"
+    found = in_process(call("diagnose", text=stated, gpu="a40", at="vllm=0.11.2"))
+    assert "by an estimate, from vLLM 0.11.2 to " in text(found)
+
+
 def test_a_plan_tells_its_progress_and_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """To a client that asks for it; the next call is answered."""
     monkeypatch.setattr(server, "TICK_SECONDS", 0.05)

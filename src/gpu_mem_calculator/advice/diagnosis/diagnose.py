@@ -23,7 +23,7 @@ from ...tools.logs.figure import Figure
 from ...tools.logs.read import Log, read_log
 from ...tools.logs.snapshot import text_of
 from ...tools.logs.stated_run import stated_run
-from ...tools.read import TEXT_ALONE, Door, read
+from ...tools.read import HERE, TEXT_ALONE, Door, read
 from .cause_rows import rows
 from .crash import OOM, Crash, told
 from .diagnosis import Advice, Cause, Diagnosis
@@ -62,17 +62,22 @@ SAVES = GIB  # bytes of a node from which on a change is told
 
 
 def diagnose(
-    text: str | bytes, run: Anything | Asked | None = None, door: Door = TEXT_ALONE
+    text: str | bytes,
+    run: Anything | Asked | None = None,
+    door: Door = TEXT_ALONE,
+    *,
+    gpu: str | None = None,
 ) -> Diagnosis:
     """Why a run died, by what it printed.
 
     text: of a file the bytes can be given, also those of torch's memory snapshot
     run: its run file, command or tool's file, where it is known
-    door: what the one who asks knows of a run that the text alone states, such as its card
+    door: what the one who asks knows of a run that the text alone states
+    gpu: the card of the run, whatever it says; of one that is read already, by its own door
     """
     text = text_of(text) if isinstance(text, bytes) else text
     log = read_log(text)
-    asked, estimate, notes = _estimated(run, text, log, door)
+    asked, estimate, notes = _estimated(run, text, log, door, gpu)
     crash = Crash(text=text, log=log, estimate=estimate, asked=asked)
     releases, unlike = compared(crash)
     crash = replace(crash, releases=releases)
@@ -110,12 +115,15 @@ def _other_error(text: str) -> str:
 
 
 def _estimated(
-    run: Any, text: str, log: Log, door: Door
+    run: Any, text: str, log: Log, door: Door, gpu: str | None
 ) -> tuple[Asked | None, Estimate | None, tuple[str, ...]]:
     """The run that is given, or that the text states, and its estimate; one that cannot be
     estimated is no reason to say nothing.
     """
     notes: tuple[str, ...] = ()
+    here = HERE
+    if gpu is not None:
+        door, here = door.on_card(gpu), HERE.on_card(gpu)
     if run is None:
         stated = stated_run(text, log, door)
         run, notes = stated.asked, stated.problems
@@ -123,7 +131,7 @@ def _estimated(
             return None, None, (*notes, *_unused(door))
         notes = (f"the run is what line {stated.line:,} says; give its command for another",)
     try:
-        asked = read(run)
+        asked = read(run, here)
         known = replace(asked, run=with_settings(asked.run, _printed(asked.run, text, log)))
         estimate = full_estimate(known)
         if not estimate.resolved.hardware.named:
@@ -138,10 +146,11 @@ def _estimated(
 
 
 def _unused(door: Door) -> Iterator[str]:
-    """The settings that go with a run."""
-    settings, _ = door.options({})
-    if settings:
-        yield f"{' and '.join(settings)}: not used, as no run is known; give its command behind --"
+    """The settings and the releases that go with a run."""
+    releases = () if door.releases is None else door.releases.named.releases
+    given = [*door.options({})[0], *(f"{one.package}={one.version}" for one in releases)]
+    if given:
+        yield f"{' and '.join(given)}: not used, as no run is known; give its command, too"
 
 
 def _printed(run: Mapping[str, Any], text: str, log: Log) -> Iterator[str]:

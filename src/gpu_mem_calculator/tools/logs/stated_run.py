@@ -47,13 +47,15 @@ def stated_run(text: str, log: Log, door: Door = TEXT_ALONE) -> StatedRun:
     problems: list[str] = []
     for line, source in (*_commands(text[:BEGIN]), *_printed(text[:BEGIN]), *_loaded(log)):
         try:
-            return StatedRun(read(source, door), line)
+            asked = read(source, door)
         except UnknownToolError:
             continue
         except InputError as error:
             if OPTION not in source:  # a line of code, or prose
                 continue
             problems += [f"line {line} starts it, and was not read: {error.problems[0]}"]
+            continue
+        return StatedRun(asked if door.releases is None else asked.at(door.releases.named), line)
     return StatedRun(problems=tuple(problems[:1]))
 
 

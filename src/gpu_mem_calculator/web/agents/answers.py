@@ -53,12 +53,13 @@ from ...runfile.text.errors import InputError
 from ...runfile.text.files import read_printed
 from ...serving import USUAL
 from ...tools.logs.snapshot import text_of
-from ...tools.read import Asked, Door, read
-from ...tools.reading.tools import CARD_KEYS, UnknownToolError
+from ...tools.read import Asked, read_at_releases
+from ...tools.reading.tools import UnknownToolError
 from ...tools.releases.apply import with_releases
-from ...tools.releases.named import KnownReleases, read_at
+from ...tools.releases.named import read_at
 from ...training.engines import DEFAULT, engine_row
 from ..checks import checked_source
+from ..pasted_text import door_of
 from ..plan_question import plans_reply
 from .tools import (
     LOCAL,
@@ -258,12 +259,13 @@ def diagnosis(asked: DiagnoseArguments) -> AgentAnswer:
     path = os.path.join(asked.folder or "", asked.file or "")
     text = asked.text if asked.text is not None else text_of(read_printed(path))
     run, notes = None, tuple[str, ...]()
+    door = door_of(asked.gpu, asked.at)
     if asked.run is not None:
         try:
             run = _side(asked.run, asked.gpu, asked.at, asked.folder)
         except InputError as error:
             notes = tuple(f"the run was not read: {one}" for one in error.problems)
-    found = diagnose(text, run)
+    found = diagnose(text, run, door)
     found = replace(found, notes=(*found.notes, *notes))
     cause = found.cause
     data = {"cause": cause.id, "certainty": cause.certainty} if cause else {"cause": None}
@@ -293,16 +295,8 @@ def _name(one: Any) -> str:
 
 def _side(source: Any, card: Any, at: str | None, folder: str | None) -> Asked:
     """What one source asks, on a card and at releases that are named."""
-    named = _named(at)
     given, where = _located(source, folder)
-    asked = read(given, Door(folder=where, releases=KnownReleases(named) if named else None))
-    asked = asked.at(named) if named else asked
-    if card is None:
-        return asked
-    kept = asked.run.get("hardware", {}).items()
-    hardware = {key: value for key, value in kept if key not in CARD_KEYS}
-    run = {**asked.run, "hardware": {**hardware, "gpu": str(card)}}
-    return replace(asked, run=run)
+    return read_at_releases(given, replace(door_of(card, at), folder=where))
 
 
 def _located(source: Any, folder: str | None) -> tuple[Any, str | None]:

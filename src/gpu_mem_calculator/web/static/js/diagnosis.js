@@ -1,24 +1,27 @@
 /* Why a run died: the answer to a pasted log, in the dialog where it was pasted. */
 
 import { post, postFile } from "./api.js";
-import { current, request } from "./state.js";
+import { current, get, request } from "./state.js";
 import { gib, make } from "./words.js";
 
 const MOST_READ = 8; // lines that were read are shown
 const MOST_PARTS = 12; // rows of printed and estimated figures
 
-/** The diagnosis of a text or of torch's memory snapshot, and a button for the form's run where none is stated. */
+/** The diagnosis of a text or of torch's memory snapshot, and a button for the form's run where none is stated, else for its card. */
 export async function diagnosis(given) {
   const place = make("div", { class: "diagnosis" });
-  const answer = (run) => (typeof given === "string" ? post("/api/diagnose", { text: given, ...(run ? { run } : {}) }) : postFile("/api/diagnose", given, { query: { run: run && JSON.stringify(run) } }));
-  const show = async (run) => place.replaceChildren(...shown(await answer(run ?? undefined), show));
-  await show(null);
+  const answer = ({ run, gpu }) => (typeof given === "string" ? post("/api/diagnose", { text: given, ...(run ? { run } : {}) }, { query: { gpu } }) : postFile("/api/diagnose", given, { query: { run: run && JSON.stringify(run), gpu } }));
+  const show = async (known) => place.replaceChildren(...shown(await answer(known), known, show));
+  await show({});
   return place;
 }
 
-function shown(found, again) {
+function shown(found, known, again) {
   const { cause, others, evidence, parts, read, remedies, notes, error, question, run, summary } = found;
-  const formsRun = make("button", { type: "button", class: "button", onclick: () => again(request(current())) }, "Compare with the form’s run");
+  const card = get("hardware.gpu");
+  const button = (words, more) => make("button", { type: "button", class: "button", onclick: () => again(more) }, words);
+  const formsRun = run ? [] : [button("Compare with the form’s run", { run: request(current()) })];
+  const formsCard = run && card && !known.run && known.gpu !== card ? [button(`Count it on the form’s card, ${card}`, { gpu: card })] : [];
   return [
     make("p", { class: "cause" }, make("strong", {}, cause ? `${cause.certainty}: ` : error ? "no memory error: " : "cannot tell: "), cause ? cause.sentence : error || "nothing in the text says why it died"),
     ...(cause && (cause.phase || cause.tensor) ? [make("p", {}, [cause.phase && `it died in: ${cause.phase}`, cause.tensor && `for: ${cause.tensor}`].filter(Boolean).join("; "))] : []),
@@ -29,7 +32,8 @@ function shown(found, again) {
     ...listed(`Read: ${read.length} ${read.length === 1 ? "line" : "lines"}`, "ul", read.slice(0, MOST_READ).map((one) => `line ${one.line.toLocaleString("en")}: ${one.what.replaceAll("_", " ")}`)),
     ...listed("Notes", "ul", notes),
     ...(question ? [make("p", {}, question)] : []),
-    ...(run ? [] : [formsRun]),
+    ...formsRun,
+    ...formsCard,
     make("p", {}, "To paste into an issue: ", make("code", {}, summary)),
   ];
 }
