@@ -14,7 +14,8 @@ from gpu_mem_calculator.tools.read import read
 FSDP = "accelerate launch --use_fsdp --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
 RUN_CLM = (
     "--num_processes 8 run_clm.py --model_name_or_path Qwen/Qwen3-0.6B --dataset_name wikitext "
-    "--bf16 --output_dir o --do_train --block_size 512 --per_device_train_batch_size 1"
+    "--dtype float32 --bf16 --output_dir o --do_train --block_size 512 "
+    "--per_device_train_batch_size 1"
 )
 ABOUT = ("saving", "loading", "load_dtype", "resuming")
 ZERO3: dict[str, Any] = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}

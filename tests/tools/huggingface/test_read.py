@@ -81,7 +81,7 @@ def _read(line: str, folder: Path | None = None) -> Reading:
         ),
         (
             f"python run_clm.py {MODEL} --block_size 256",
-            {"load": {"dtype": "float32"}, "data": {"seq_len": 256}},
+            {"load": None, "data": {"seq_len": 256}},  # dtype=None is what from_pretrained does
         ),
         (f"python run_dpo.py {MODEL} --max_prompt_length 9", {"tool": "trl.DPOTrainer"}),
         (

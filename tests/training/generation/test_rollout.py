@@ -74,6 +74,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "scored": {"reference_model": True, "generation": {"old_logprobs": True}},
     "elsewhere": {"generation": {"engine": "elsewhere", "old_logprobs": True}},
     "vllm": {"generation": {"engine": "vllm"}},
+    "vllm, scored": {"generation": {"engine": "vllm", "old_logprobs": True}},
     "vllm asleep": {"generation": {"engine": "vllm", "sleep_level": 2, "old_logprobs": True}},
     "long": {**LORA, "generation": {"sequences": 64, "prompt": 30, "new_tokens": 200}},
     "windows": {"family": "gemma2", "generation": MANY},
@@ -197,6 +198,15 @@ def test_vllm_takes_its_share_of_the_card() -> None:
     asleep = ledger(generation={"engine": "vllm", "sleep_level": 2}).heights()
     assert int(awake["generation"]) == int(asleep["generation"]) > 0.99 * share
     assert int(awake["optimizer"]) > 0.9 * share > 20 * int(asleep["optimizer"])
+
+
+def test_vllm_is_there_while_completions_are_scored() -> None:
+    """An engine that does not sleep frees nothing for the log-probabilities."""
+    awake, asleep = (
+        bytes_at("scored.policy", generation={"engine": "vllm", "old_logprobs": True, **more})
+        for more in ({}, {"sleep_level": 2})
+    )
+    assert awake > 0.9 * int(0.3 * 150_110_000_000) > 20 * asleep
 
 
 def test_at_level_1_the_weights_are_on_the_host() -> None:

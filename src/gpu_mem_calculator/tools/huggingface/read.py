@@ -74,8 +74,8 @@ def read_command(command: Command) -> Reading:
     elif tool is None and script not in EXAMPLES:
         reading.assumed.append(f"{script} uses {TRAINER}, because its name says no other")
     reading.usual = script not in EXAMPLES
-    values, loaded = _script_values(reading, command, tool or TRAINER)
-    _fill(reading, tool or TRAINER, values, command, loaded)
+    values = _script_values(reading, command, tool or TRAINER)
+    _fill(reading, tool or TRAINER, values, command)
     return reading
 
 
@@ -113,7 +113,7 @@ def _read_trl(command: Command) -> Reading:
             hint = nearest(key, known) or "; leave it out"
             reading.problems.append(f"--{key} is not an option of trl {name}{hint}")
     started = _launched(command, launch, reading) if launch or not command.launcher else command
-    _fill(reading, tool, values, started, None)
+    _fill(reading, tool, values, started)
     return reading
 
 
@@ -165,14 +165,14 @@ def _trainer_of_config(command: Command) -> tuple[str | None, str]:
     return None, ""
 
 
-def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Section, Section | None]:
-    """The values of a script's arguments, and what it gives to from_pretrained, by the usual
-    meaning of their names; its text cannot be read.
+def _script_values(reading: Reading, command: Command, tool: str) -> Section:
+    """The values of a script's arguments by the usual meaning of their names; its text cannot be
+    read.
     """
     script, arguments = command.program, script_arguments(tool)
     words, own = split_own(command.words[1:], arguments)
     configs = own.pop(CONFIG, [])
-    given, loaded = own_values(own), None
+    given = own_values(own)
     configs += [str(given.pop(name)) for name in _more_files(given, command.files)]
     values: Section = {}
     for config in configs:  # the keys of the script's own classes are read as its options are
@@ -186,14 +186,12 @@ def _script_values(reading: Reading, command: Command, tool: str) -> tuple[Secti
     files = {name: given.pop(name) for name in NAMED if name in given}
     values |= {NAMED[name]: command.files.data(str(one)) for name, one in files.items()}
     values = {**known_names(given, arguments.table), **values}
-    if script in EXAMPLES:
-        loaded = {"dtype": "float32"}  # dtype=None is torch's default (run_clm.py main)
-        if values.get("block_size") is None:
-            values["block_size"] = WHOLE
-            reading.assumed.append("block_size is the longest sequence that the model takes")
+    if script in EXAMPLES and values.get("block_size") is None:
+        values["block_size"] = WHOLE
+        reading.assumed.append("block_size is the longest sequence that the model takes")
     add_own_limit(reading, given, None, script)
     add_dropped_limit(reading, {**given, **values}, script)
-    return values, loaded
+    return values
 
 
 def _more_files(given: Values, files: NamedFiles) -> list[str]:
@@ -217,7 +215,7 @@ def read_data(data: Values, files: NamedFiles) -> Reading:
         command = with_accelerate(command, LauncherOptions({}, ()), settings)
         reading = _reading(TRAINER)
         reading.assumed.append(f"{TRAINER} with its own defaults: Accelerate's file has no trainer")
-        _fill(reading, TRAINER, {}, command, None)
+        _fill(reading, TRAINER, {}, command)
         return reading
     tool, why = file_trainer(data)
     reading = _reading(tool)
@@ -225,7 +223,7 @@ def read_data(data: Values, files: NamedFiles) -> Reading:
     file, arguments = dict(data), script_arguments(tool)
     if tool in TRL.values():
         command = _launched(command, _taken_launch(file, arguments), reading)
-    _fill(reading, tool, _sorted(reading, arguments, file, ""), command, None)
+    _fill(reading, tool, _sorted(reading, arguments, file, ""), command)
     return reading
 
 
@@ -307,7 +305,7 @@ def _sorted(reading: Reading, arguments: ScriptArguments, given: Values, prefix:
 
 
 def _fill(
-    reading: Reading, tool: str, values: Section, command: Command, loaded: Section | None
+    reading: Reading, tool: str, values: Section, command: Command, loaded: Section | None = None
 ) -> None:
     """The sections of the run: model, program, launch."""
     deepspeed = values.pop("deepspeed", None)

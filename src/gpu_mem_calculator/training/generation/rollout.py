@@ -62,8 +62,9 @@ def with_rollout(run: Run, setting: BlockSetting, groups: LayerGroups, ledger: L
     """The ledger of a step with the generation before it. `setting`: how the step runs blocks."""
     if run.rollout is None:
         return ledger
-    instants, more = _passes(run, run.rollout, setting, ledger)
     scored = tuple(_scored(run, run.rollout, setting, groups))
+    named = replace(ledger, instants=(*ledger.instants, *(one for one, _ in scored)))
+    instants, more = _passes(run, run.rollout, setting, named)
     instants += tuple(one for one, _ in scored)
     more += tuple(entry for _, entry in scored)
     starts = [i for i in ledger.instants if i.phase == STARTUP]
