@@ -143,6 +143,26 @@ def test_what_cannot_be_read_is_a_sentence(client: httpx.Client, text: str, said
     assert said in found.json()["problems"][0]
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict", "said"),
+    [
+        (json.dumps(RUN), "fits", "Llama 2 7B"),
+        ("vllm serve Qwen/Qwen3-8B", "cannot_tell", "Qwen3 8B, vLLM"),
+        ("vllm serve Qwen/Qwen3-8B -tp 3", "cannot_tell", "does not divide 32 heads"),
+        ("vllm serve Qwen/Qwen3-8B\nvllm serve gpt2", "cannot_tell", "open: the card"),
+        ('{"train_micro_batch_size_per_gpu": 1}', "cannot_tell", "names no model"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", "cannot_tell", "program printed"),
+    ],
+)
+def test_what_is_pasted_has_a_verdict(
+    client: httpx.Client, text: str, verdict: str, said: str
+) -> None:
+    """And a line to be pasted: by the ledger, or why nothing is estimated."""
+    found = client.post("/api/import", json={"text": text}).json()
+    assert found["verdict"] == verdict
+    assert said in found["summary"]
+
+
 def test_a_command_is_pasted(client: httpx.Client) -> None:
     """Its run by the keys of the form, the tool, and what was assumed."""
     text = "accelerate launch \\\n  --num_processes 4 \\\n  sft.py --model_name_or_path gpt2"

@@ -281,10 +281,13 @@ class ImportedRun(Struct, frozen=True):
     - notes: what was assumed for another tool's text, and what of it is not modelled
     - name: of several commands the first that can be read; others: the rest, in their order
     - wanted: files that it names and that are not beside it, without which it could be read
+    - verdict, summary: of `run`, by the ledger alone
     """
 
     run: dict[str, Any]
     what: str
+    verdict: str
+    summary: str
     notes: list[str] = []
     name: str = ""
     others: list[OtherCommand] = []

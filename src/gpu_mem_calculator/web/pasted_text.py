@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..estimates.busy import BusyCards
+from ..estimates.calculator import full_estimate
+from ..estimates.checked import CARD
+from ..estimates.fit_verdict import UNSURE, WORDS
+from ..estimates.memory_result import with_limits
 from ..ledger.secrets import hide_command, hide_random
 from ..runfile.config import MOST_NOTE, MOST_NOTES
 from ..runfile.program import Translation
@@ -120,11 +124,12 @@ def read_pasted(text: str, files: Mapping[str, str] | None = None) -> dict[str, 
     and what was assumed; and which kind the text was. A log means none: `POST /api/diagnose` reads
     it.
 
-    Of several commands the first that can be read, with its `name`, and the others as `others`.
+    Of several commands the first that can be read, with its `name`, and the others as `others`. Its
+    `verdict` and `summary` are by the ledger alone.
     `files` are texts of files that it names; the answer's `wanted` are names of further ones.
     """
     if is_printed(text):
-        return {"run": {}, "what": PRINTED}
+        return {"run": {}, "what": PRINTED, **_unsure(f"{PRINTED}: diagnose says why it died")}
     door = Door(folder=None, files=files or {}, wanted=[])
     try:
         answer = _read_with(text, door)
@@ -139,12 +144,32 @@ def read_pasted(text: str, files: Mapping[str, str] | None = None) -> dict[str, 
 def _read_with(text: str, door: Door) -> dict[str, Any]:
     found = read_all(text, door)
     if len(found) == 1:
-        return _answer(found[0], text)
+        return {**_answer(found[0], text), **_verdict(found[0])}
     answers = [_tried(one) for one in found]
     first = next((one for one in answers if "run" in one), None)
     if first is None:
         raise InputError([f"{one['name']}: {why}" for one in answers for why in one["problems"]])
-    return {**first, "others": [one for one in answers if one is not first]}
+    others = [one for one in answers if one is not first]
+    return {**first, **_verdict(found[answers.index(first)]), "others": others}
+
+
+def _verdict(found: Asked) -> dict[str, str]:
+    """The verdict of a run by the ledger, and its line; of another tool's also open for want of a
+    card.
+    """
+    reading = found.reading
+    try:
+        estimate = full_estimate(found, replay=False)
+    except InputError as error:
+        return _unsure(f"not estimated: {error.problems[0]}")
+    own = reading is None or reading.is_own or estimate.resolved.hardware.named
+    result = estimate.result if own else with_limits(estimate.result, [CARD])
+    return {"verdict": result.verdict, "summary": result.summary}
+
+
+def _unsure(why: str) -> dict[str, str]:
+    """The verdict and the line where nothing is estimated."""
+    return {"verdict": UNSURE, "summary": f"{WORDS[UNSURE]}: {why}"}
 
 
 def _tried(found: Asked) -> dict[str, Any]:
