@@ -20,7 +20,7 @@ from ..runfile.config import (
     RunFile,
     TrainingConfig,
 )
-from ..runfile.read import as_dict, gather_sections
+from ..runfile.read import as_dict, gather_sections, given_keys
 from ..runfile.resolve.resolve import resolve
 from ..runfile.resolve.resolved_run import ResolvedRun
 from ..runfile.text.errors import InputError
@@ -260,7 +260,9 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
         resolved=resolved, ledgers=made, peaks=peaks, busiest=stage, replayed=None, outside=outside
     )
     result = memory_result(file, figures)
-    serving = serving_result(limiting, resolved.model.address, served, resolved.run)
+    serving = serving_result(
+        limiting, resolved.model.address, served, resolved.run, _start_words(file, resolved)
+    )
     taken, has = peaks[stage] + outside - limiting.others_bytes, result.gpu_memory_bytes
     word = serving_verdict(serving, has, taken)
     result = replace(
@@ -278,6 +280,17 @@ def _estimate_server(file: RunFile, resolved: ResolvedRun) -> Estimate:
     limits = (*resolved.limits, *excess_limit(serving, has, taken))
     result = with_limits(result, limits, resolved.run)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
+
+
+def _start_words(file: RunFile, resolved: ResolvedRun) -> tuple[str, ...]:
+    """The words of the program that starts the server in its own way; empty for none."""
+    if not resolved.run.options.get("ollama_version"):
+        return ()
+    from ..tools.ollama.start import start_words  # few runs ask for it
+
+    assert file.inference is not None
+    model = file.model.name or ""
+    return start_words(resolved.run, given_keys(file.inference), model)
 
 
 def _limiting_rank_first(rank: ServerMemory) -> tuple[bool, bool, int, int]:

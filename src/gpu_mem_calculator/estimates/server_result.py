@@ -48,14 +48,16 @@ def serving_result(
     address: str = PLACEHOLDER,
     every: Sequence[ServerMemory] = (),
     run: Run | None = None,
+    start: Sequence[str] = (),
 ) -> ServingResult:
     """The result of one rank of a server; `address` is the model's name or path in its command.
 
     A sequence takes memory on every stage of `every`: the one with the least decides how many
-    sequences there are. `run` says how many users are asked for.
+    sequences there are. `run` says how many users are asked for. `start`: the
+    words that start it, where another program than the server itself does.
     """
     every = every or (served,)
-    words = [address if word == PLACEHOLDER else word for word in served.command]
+    words = [address if word == PLACEHOLDER else word for word in start or served.command]
     context = served.max_seq_len if run is None else users_context(run, every)
     replicas = 1 if run is None else int(run.mesh.dp)
     users = 0 if served.problem else concurrent_users(every, context, replicas)

@@ -66,9 +66,8 @@ def serving_text(estimate: Estimate, answers: Answers, commands: Sequence[str]) 
     """A server: its verdict, its parts, users by context, its speed, how it is started, and the
     changes worth trying first, each with the command of the same place.
     """
-    from ..run.served import checkpoint_note
     from .serving.parts import busiest_rank, memory_parts
-    from .serving.words import best_changes, change_gain, speed_words, verdict_words
+    from .serving.words import best_changes, change_gain, speed_words, start_note, verdict_words
 
     result, served = estimate.result, busiest_rank(estimate)
     tokens = f"; the cache holds {served.tokens:,} tokens" if served and served.tokens else ""
@@ -83,7 +82,7 @@ def serving_text(estimate: Estimate, answers: Answers, commands: Sequence[str]) 
     if result.serving is not None and not result.serving.problem:
         lines += [f"speed: {speed_words(answers.speed)}"] if answers.speed else []
         start = result.serving.command
-        lines += [f"start: {start}", checkpoint_note(start)] if start else []
+        lines += [f"start: {start}", start_note(start)] if start else []
     verb = "more with" if result.figures_fit else "fits with"
     for change, command in zip(best_changes(estimate, answers), commands, strict=True):
         cost = f" ({change.cost})" if change.cost else ""

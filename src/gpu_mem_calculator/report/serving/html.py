@@ -10,12 +10,12 @@ from ...advice.serving.changes import ServingChange
 from ...estimates.calculator import Estimate
 from ...estimates.fit_verdict import WORDS
 from ...estimates.serving.capacity import CapacityMatrix
-from ...run.served import checkpoint_note
 from ...runfile.inference_config import ExpectedSpeed, ServingResult, SpeedResult
 from ..html import html_report
 from ..html_tables import num_cells, size, table, text
 from ..shortfall import shortfall
 from ..svg import svg_text
+from .words import start_note
 
 TITLES = {
     "room": "Users by context",
@@ -71,7 +71,7 @@ def serving_parts(estimate: Estimate, answers: Answers, *, width: int = WIDTH) -
     parts["changes"] = _changes(answers)
     if serving and serving.command:
         words = text(serving.command)
-        note = checkpoint_note(serving.command)
+        note = start_note(serving.command)
         parts["start"] = f'<pre class="all" tabindex="0"><code>{words}</code></pre>' + (
             f"<p>{text(note)}</p>" if note else ""
         )

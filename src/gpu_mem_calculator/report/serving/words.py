@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from ...advice.serving.answers import Answers
@@ -15,6 +16,7 @@ from ...runfile.inference_config import DecodeSpeed, ServingResult, SpeedResult
 from ..lines import Line, command, gib, wrap_lines
 
 COMMON_CONTEXT = 8192  # tokens, at which users are counted beside the longest sequence
+OLLAMA_VARIABLES = "the variables are those of `ollama serve`; where it runs, restart it with them"
 
 
 def verdict_words(estimate: Estimate, answers: Answers | None = None) -> str:
@@ -64,8 +66,15 @@ def _rounded(rate: float) -> str:
 
 def start_lines(words: str) -> list[Line]:
     """The command that starts a server, and what its user must have first."""
-    note = checkpoint_note(words)
+    note = start_note(words)
     return command("start: ", shlex.split(words)) + (wrap_lines("", note) if note else [])
+
+
+def start_note(words: str) -> str:
+    """What the user of a server's command must have or do first; empty where that is nothing."""
+    by_ollama = re.match(r"(?:[A-Z_]+=\S+ )+ollama run ", words)
+    said = (checkpoint_note(words), OLLAMA_VARIABLES if by_ollama else "")
+    return "; ".join(filter(None, said))
 
 
 def change_gain(estimate: Estimate, change: ServingChange) -> str:

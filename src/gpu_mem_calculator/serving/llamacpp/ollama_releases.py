@@ -184,4 +184,4 @@ def default_batch(release: Version, context: int) -> int:
     """Tokens of a batch where nobody says it."""
     if release < BY_SERVER:
         return BATCHES[-1][1]
-    return next(size for least, size in BATCHES if context > least)
+    return next((size for least, size in BATCHES if context > least), BATCHES[-1][1])
