@@ -139,7 +139,7 @@ def _instants(found: Estimate) -> Iterator[str]:
         return
     kinds = [kind for kind in KIND_TITLES if any(one["bytes"][kind] >= SMALL for one in timeline)]
     heads = ["instant", "all", *(KIND_TITLES[kind] for kind in kinds)]
-    yield from ("## When", "", "Tensors on the GPU, GiB:", "")
+    yield from ("## When", "", "Held on the GPU, GiB:", "")
     yield from (f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}")
     for one in timeline:
         sizes = [sum(one["bytes"].values()), *(one["bytes"][kind] for kind in kinds)]
@@ -147,9 +147,10 @@ def _instants(found: Estimate) -> Iterator[str]:
         yield f"| {_cell(one['title'])} | {' | '.join(cells)} |"
     rest = {row.title: row.bytes for row in parts(found)}
     peak = int(found.ledger.peak(phases=STEP))
-    more = [f"{_gib(rest[name])} {name}" for name in (OUTSIDE, REST, MARGIN) if rest.get(name)]
-    total = f"{_gib(peak)} at the peak" + "".join(f" + {one}" for one in more)
-    yield from ("", f"{total} = {_gib(total_bytes(found.result))} GiB that the card must have.", "")
+    more = [f"{_gib(peak)} at the peak"]
+    more += [f"{_gib(rest[name])} {name}" for name in (OUTSIDE, REST, MARGIN) if rest.get(name)]
+    total = _gib(total_bytes(found.result))
+    yield from ("", f"The card must have {total} GiB: {' + '.join(more)}.", "")
 
 
 def _entries(title: str, entries: list[ExplainedEntry]) -> Iterator[str]:

@@ -33,7 +33,7 @@ def test_a_sentence_has_a_source_that_the_package_cites(row: Page, code: str) ->
 
 
 def test_a_run_s_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kinds to the height of an instant, and the sum below the table to what the card must have."""
+    """Kinds to the height of an instant, and the sum under the table to what the card must have."""
     monkeypatch.setattr(frameworks, "PAGES", {"ollama": PAGES["ollama"], "grpo": PAGES["grpo"]})
     made = pages()
     assert "(grpo.md)" in made[f"{FOLDER}/index.md"]
@@ -44,7 +44,7 @@ def test_a_run_s_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(heights) > 2
         assert all(abs(first - sum(rest)) < 0.05 for first, *rest in heights)
         (line,) = re.findall(r"^.* at the peak .*$", text, re.MULTILINE)
-        *parts, total = map(float, re.findall(r"\d+\.\d\d", line))
+        total, *parts = map(float, re.findall(r"\d+\.\d\d", line))
         assert abs(sum(parts) - total) < 0.05
         assert f"{total:.1f} of " in text
         assert "## On the host" in text

@@ -79,6 +79,14 @@ def test_a_model_made_on_the_gpu_is_there_as_a_whole() -> None:
     assert int(ledger(init_device="meta").peak(phases=("startup",))) == moved
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_two_instants_have_one_title(version: int) -> None:
+    """Answers name instants by their titles."""
+    found = ledger(training={"gradient_accumulation_steps": 2}, fsdp_version=version)
+    titles = [one.title for one in found.instants if one.present]
+    assert sorted(titles) == sorted(set(titles))
+
+
 def test_frozen_weights_beside_adapters_take_gradients() -> None:
     """They are views of a flat parameter that takes one, so adapters save optimizer states only."""
     lora, full = (

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from .....ledger.num import Num
 from .....run.phases import FORWARD
 from ....step.instants import StepInstant
 from ....step.layer_groups import LayerGroups
 from ..instants import (
-    UNIT,
     FsdpInstant,
     StepShape,
     at_block,
@@ -70,8 +67,8 @@ def _with_actions(stack: LayerGroups, shape: FlatShape, base: StepInstant) -> It
         yield from (_forward if forward else _backward)(base, stack, shape)
     elif base.work == "head":
         if not forward and shape.prefetch == PRE and not shape.loss_outside:
-            named = base.instant.moved("loss.backward.prefetch", title="gather the last layer")
-            yield FsdpInstant(replace(base, instant=named, work=UNIT), "prefetch", top)
+            title = "gather the last layer again"
+            yield at_unit(base, "loss.backward.prefetch", title, "prefetch", top)
         yield FsdpInstant(base, "loss" if forward else "loss.backward", top)
     elif base.work == "embedding":
         yield FsdpInstant(base, "embedding", -1)
