@@ -2,7 +2,7 @@
 # make serve  the web page, on this machine
 # make site   the page and the documents as plain files, which need no server, in build/site
 # make test   everything that has to hold; installs what it needs; 12 minutes on two cores
-# make proof  whole corpora and long fuzzing; before a release, about half an hour
+# make proof  whole corpora and long fuzzing; before a release, more than an hour on two cores
 # make mutants  small faults in the formulas, one at a time: the tests must notice 90 %; half an hour
 # make lint   style, types and the direction of imports
 # make release  the source, wheels, their components and sums in dist/, built, checked and installed

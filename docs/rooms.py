@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def rooms() -> list[str]:
     return layers[::-1]
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """For each room the rooms that its code imports, but for types alone."""
     found: dict[str, set[str]] = {room: set() for room in rooms()}
@@ -63,11 +65,16 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING`."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            yield node
-            yield from _nodes(node)
+    """All statements but those under `if TYPE_CHECKING`; expressions import nothing."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.If(ast.Name("TYPE_CHECKING")):
+                continue
+            case ast.stmt() | ast.Module() | ast.ExceptHandler() | ast.match_case():
+                yield node
+                waiting += ast.iter_child_nodes(node)
 
 
 def words(room: str) -> str:

@@ -1,12 +1,13 @@
 """How large the source may be, and in how many places a name may stand. Budgets only fall.
 
 A change that needs more raises its budget in a commit of its own, which says by how much and why.
+What reads the code of all files is here, so that it is parsed once.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -73,6 +74,21 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+def inner(node: ast.AST) -> list[ast.AST]:
+    """The statements that stand in one, with handlers and cases; expressions hold none."""
+    parts = (ast.stmt, ast.ExceptHandler, ast.match_case)
+    return [one for one in ast.iter_child_nodes(node) if isinstance(one, parts)]
+
+
+@cache
+def statements(path: Path) -> tuple[ast.AST, ...]:
+    """A file's code and all its statements."""
+    found: list[ast.AST] = [parsed(path)]
+    for node in found:  # which grows
+        found += inner(node)
+    return tuple(found)
+
+
 @cache
 def files() -> dict[str, Path]:
     """Every module by its dotted name."""
@@ -83,9 +99,9 @@ def _module(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+def docstrings(path: Path) -> Iterator[ast.Constant]:
     """The docstrings of a file."""
-    for node in ast.walk(tree):
+    for node in statements(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
@@ -94,14 +110,14 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 def lines_of_code(path: Path) -> int:
     """Lines that do something: without blanks, comments, docstrings and imports."""
-    text, tree = path.read_text(encoding="utf-8"), parsed(path)
     counted = {
         number
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if line.strip() and not line.strip().startswith("#")
     }
-    imports = [one for one in ast.walk(tree) if isinstance(one, ast.Import | ast.ImportFrom)]
-    for node in (*imports, *docstrings(tree)):
+    found = statements(path)
+    imports = [one for one in found if isinstance(one, ast.Import | ast.ImportFrom)]
+    for node in (*imports, *docstrings(path)):
         counted -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(counted)
 
@@ -113,12 +129,13 @@ def test_the_source_stays_small() -> None:
     assert total > LINES - 500, f"{total:,} lines of code: lower LINES in this file to that"
 
 
+@cache
 def pairs() -> list[tuple[str, str]]:
     """Every name of a row with every file outside its home in which it stands as a text."""
     found = []
     for path in files().values():
         place, tree = path.relative_to(SOURCE).as_posix(), parsed(path)
-        said = {id(one) for one in docstrings(tree)}
+        said = {id(one) for one in docstrings(path)}
         constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
         texts = {one.value for one in constants if id(one) not in said}
         named = {
@@ -148,29 +165,27 @@ def test_a_name_stands_in_few_files() -> None:
     assert len(found) > PAIRS - 5, f"{len(found)} pairs: lower PAIRS in this file to that"
 
 
-def _imports(name: str, path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def _imports(name: str, path: Path) -> list[tuple[str, bool]]:
     """What a module imports of the package, but for types, and whether at its top."""
     own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    tree = parsed(path)
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-    }
-    for_types = {
-        id(node)
-        for block in tree.body
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in for_types:
-            base = [*own[: len(own) - node.level + 1], *(node.module or "").split(".")]
-            parts = ".".join(part for part in base if part)
-            for one in node.names:
-                whole = f"{parts}.{one.name}".lstrip(".")
-                yield (whole if whole in files() else parts), id(node) not in inside
+    waiting: list[tuple[ast.AST, bool]] = [(parsed(path), True)]
+    found = []
+    while waiting:
+        node, at_top = waiting.pop()
+        match node:
+            case ast.If(ast.Name("TYPE_CHECKING")):
+                continue
+            case ast.ImportFrom() if node.level:
+                base = [*own[: len(own) - node.level + 1], *(node.module or "").split(".")]
+                parts = ".".join(part for part in base if part)
+                for one in node.names:
+                    whole = f"{parts}.{one.name}".lstrip(".")
+                    found.append((whole if whole in files() else parts, at_top))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                at_top = False
+        waiting += [(one, at_top) for one in inner(node)]
+    return found
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -226,3 +241,49 @@ def test_every_room_says_what_it_may_import() -> None:
     for room in script("rooms")["rooms"]():
         text = " ".join((ast.get_docstring(parsed(SOURCE / room / "__init__.py")) or "").split())
         assert "import" in text, f"{room}/__init__.py: say what it does, takes, gives, may import"
+
+
+def test_nearly_all_functions_are_shorter_than_40_lines() -> None:
+    """Ninety-five functions in a hundred fit on a screen."""
+    sizes = [
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for path in files().values()
+        for node in statements(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert sum(size < 40 for size in sizes) / len(sizes) >= 0.95
+
+
+def is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is `pass` or `...` alone, without a word on why."""
+    return all(isinstance(line, ast.Pass) or ast.unparse(line) == "..." for line in node.body)
+
+
+def test_a_function_that_does_nothing_says_so() -> None:
+    """Its docstring is there. Protocols and overloads describe functions of others."""
+    bare = []
+    for path in files().values():
+        for owner in statements(path):
+            if isinstance(owner, ast.Module | ast.ClassDef) and "Protocol" not in (
+                ast.unparse(base) for base in getattr(owner, "bases", ())
+            ):
+                bare += [
+                    f"{path.name}:{node.name}"
+                    for node in owner.body
+                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and is_empty(node)
+                    and not node.name.startswith("__")
+                    and "overload" not in map(ast.unparse, node.decorator_list)
+                ]
+    assert bare == []
+
+
+def test_a_class_name_occurs_once() -> None:
+    """So that a name in a message or a review means one thing."""
+    names = Counter(
+        node.name
+        for path in files().values()
+        for node in statements(path)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -54,17 +53,6 @@ def test_the_glossary_is_short() -> None:
     words = [word for row in rows if row != "word" for word in row.split(", ")]
     assert 20 < len(rows) <= 100
     assert [word for word, count in Counter(words).items() if count > 1] == []
-
-
-def test_a_class_name_occurs_once() -> None:
-    """So that a name in a message or a review means one thing."""
-    names = Counter(
-        node.name
-        for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
-    assert [name for name, count in names.items() if count > 1] == []
 
 
 def lines(folder: Path) -> int:

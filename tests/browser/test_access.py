@@ -9,8 +9,6 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, Route, expect
 
-from tests.corpus import sampled
-
 from .chrome import Visit
 from .conftest import Visitor
 from .reading import TRAIN, field
@@ -68,8 +66,13 @@ def everywhere(page: Page, places: Iterable[tuple[int, str]] = PLACED) -> dict[s
     return {where: lines for where, lines in found.items() if lines}
 
 
-@pytest.mark.parametrize("view", sampled(VIEWS.keys(), keep=2))
-def test_view(visit: Visit, view: str) -> None:
+# Where `make test` looks at a view; `make proof` looks everywhere.
+ONCE = {"train": COLOURS[:1], "serve": COLOURS[1:]}
+ALL = [pytest.param(view, PLACED, marks=pytest.mark.proof) for view in VIEWS]
+
+
+@pytest.mark.parametrize(("view", "places"), [*ONCE.items(), *ALL])
+def test_view(visit: Visit, view: str, places: list[tuple[int, str]]) -> None:
     """A view is as wide as the screen and has no violation, light or dark, desk or phone."""
     page = opened(visit, view).page
     for width in (1440, 768, 390):
@@ -79,9 +82,10 @@ def test_view(visit: Visit, view: str) -> None:
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
         assert wide == 0, f"{wide} pixels too wide at {width}"
-    assert everywhere(page) == {}
+    assert everywhere(page, places) == {}
 
 
+@pytest.mark.proof
 def test_axe_explanation(visit: Visit) -> None:
     """The explanation of a number has no violation."""
     page = visit.open(TRAIN)
@@ -90,6 +94,7 @@ def test_axe_explanation(visit: Visit) -> None:
     assert everywhere(page, COLOURS) == {}
 
 
+@pytest.mark.proof
 def test_axe_enlarged(visit: Visit) -> None:
     """A part of the step, enlarged, with its crosshair, has no violation, and fits a phone."""
     page = visit.open(TRAIN)
@@ -104,6 +109,7 @@ def test_axe_enlarged(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.proof
 def test_axe_problem(visit: Visit) -> None:
     """A page with a problem, its last result dimmed, has no violation."""
     visit.provoked = {422}
@@ -113,6 +119,7 @@ def test_axe_problem(visit: Visit) -> None:
     assert everywhere(page, COLOURS) == {}
 
 
+@pytest.mark.proof
 def test_axe_open_parts(visit: Visit) -> None:
     """Lists and folded parts, whose colours are the others', have no violation when open."""
     page = visit.open(TRAIN)
@@ -149,6 +156,7 @@ def test_skip_link(visit: Visit) -> None:
     expect(page.locator("#result")).to_be_focused()
 
 
+@pytest.mark.proof
 def test_axe_paste(visit: Visit) -> None:
     """The dialog with files that a command names, and with what was assumed, has no violation."""
     visit.provoked = {422}
@@ -165,6 +173,7 @@ def test_axe_paste(visit: Visit) -> None:
     assert everywhere(page, COLOURS) == {}
 
 
+@pytest.mark.proof
 def test_axe_old_result(visit: Visit) -> None:
     """What is drawn of the set-up before has no violation while the next answer is awaited."""
     page = visit.open(TRAIN)

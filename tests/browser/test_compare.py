@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from .chrome import Visit
@@ -29,6 +30,7 @@ def test_two(visit: Visit) -> None:
     assert sizes[0] != sizes[1]
 
 
+@pytest.mark.proof
 def test_four(visit: Visit) -> None:
     """Four set-ups have their verdicts, numbers and pictures on one scale; a fifth is refused."""
     page = visit.open(f"/#{FOUR}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import SMALL_LLAMA
@@ -52,6 +53,7 @@ def test_word_for_a_number(visit: Visit) -> None:
     expect(field(page, "training.seq_len").locator(".problem")).to_contain_text("long")
 
 
+@pytest.mark.proof
 def test_paste_config(visit: Visit) -> None:
     """A pasted config.json becomes the model, and every other setting stays."""
     page = visit.open(TRAIN)
@@ -61,6 +63,7 @@ def test_paste_config(visit: Visit) -> None:
     expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("4")
 
 
+@pytest.mark.proof
 def test_paste_run_file(visit: Visit) -> None:
     """A pasted run file, here YAML, changes every setting that it has."""
     page = visit.open(TRAIN)
@@ -72,6 +75,7 @@ def test_paste_run_file(visit: Visit) -> None:
     expect(field(page, "training.optimizer").locator("option:checked")).to_have_text("SGD")
 
 
+@pytest.mark.proof
 def test_paste_deepspeed(visit: Visit) -> None:
     """DeepSpeed's JSON, which names no model, keeps the model and the card."""
     page = visit.open(TRAIN)
@@ -83,6 +87,7 @@ def test_paste_deepspeed(visit: Visit) -> None:
     expect(field(page, "hardware.num_gpus").get_by_role("textbox")).to_have_value("2")
 
 
+@pytest.mark.proof
 def test_paste_the_hubs_page(visit: Visit) -> None:
     """The address of a model's page is the model."""
     page = visit.open(TRAIN)
@@ -101,6 +106,7 @@ def test_paste_a_command(visit: Visit) -> None:
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
+@pytest.mark.proof
 def test_paste_a_log(visit: Visit) -> None:
     """Why it died stands in the dialog; the form's run can be set beside it."""
     page = visit.open(TRAIN)
@@ -118,6 +124,7 @@ def test_paste_a_log(visit: Visit) -> None:
     expect(notes.get_by_role("button")).to_have_count(0)
 
 
+@pytest.mark.proof
 def test_paste_several_commands(visit: Visit) -> None:
     """Each that can be read is a set-up of its own; of the others the reason stands there."""
     page = visit.open(TRAIN)
@@ -135,6 +142,7 @@ def test_paste_several_commands(visit: Visit) -> None:
     expect(page.get_by_role("combobox", name="Model")).not_to_have_value("Qwen3 0.6B")
 
 
+@pytest.mark.proof
 def test_of_more_commands_than_set_ups_one_can_be_chosen(visit: Visit) -> None:
     """Four stand side by side; the fifth has a button."""
     page = visit.open(TRAIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from .chrome import Visit
@@ -48,6 +49,7 @@ def test_files_that_a_command_names(visit: Visit) -> None:
     expect(field(page, "engine.zero_stage").get_by_role("combobox")).to_have_value("2")
 
 
+@pytest.mark.proof
 def test_files_are_dropped_anywhere(visit: Visit) -> None:
     """A script with the files that it names, all at once, on the picture."""
     page = visit.open(TRAIN)
@@ -79,6 +81,7 @@ def test_a_log_with_its_command_is_counted_on_the_forms_card(visit: Visit) -> No
     expect(page.get_by_role("button", name="Count it on the form")).to_have_count(0)
 
 
+@pytest.mark.proof
 def test_a_file_that_is_not_named(visit: Visit) -> None:
     """A script that is not there is offered a box, and the run is read without it."""
     page = visit.open(TRAIN)
@@ -87,6 +90,7 @@ def test_a_file_that_is_not_named(visit: Visit) -> None:
     expect(page.get_by_role("textbox", name="The text of train.py")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_what_was_read_stays(visitor: Visitor) -> None:
     """In the form, in Assumptions and in the link; the form shows the run as it is resolved."""
     mine = visitor()

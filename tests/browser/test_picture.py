@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .chrome import Visit
@@ -80,6 +81,7 @@ def test_zoom_by_keys(visit: Visit) -> None:
     assert len(page.evaluate(SLICES)["act"]) == whole
 
 
+@pytest.mark.proof
 def test_zoom_by_a_drag(visit: Visit) -> None:
     """A drag encloses layers, buttons show more, then all. A change of the run keeps the part."""
     page = visit.open(TRAIN)
@@ -122,6 +124,7 @@ def test_textbook_first(visit: Visit) -> None:
     expect(exact.locator("code").first).to_be_visible()
 
 
+@pytest.mark.proof
 def test_arrow_keys(visit: Visit) -> None:
     """Arrow keys go through instants and kinds, and Escape back to the peak."""
     page = visit.open(TRAIN)
@@ -162,6 +165,7 @@ def test_slice_explained(visit: Visit) -> None:
     expect(dialog).to_be_hidden()
 
 
+@pytest.mark.proof
 def test_kind_explained_by_key(visit: Visit) -> None:
     """Enter on a kind of the picture opens the same as a click, and its sum is the kind's size."""
     page = visit.open(TRAIN)
@@ -178,6 +182,7 @@ def test_kind_explained_by_key(visit: Visit) -> None:
     assert abs(total - kinds(page)["parameters"]) < 0.03
 
 
+@pytest.mark.proof
 def test_row_explained(visit: Visit) -> None:
     """Rows of the tables behind the picture explain themselves, too, once a table is opened."""
     page = visit.open(TRAIN)

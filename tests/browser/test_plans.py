@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gpu_mem_calculator.report.plan.page import plan_page
+from tests.corpus import sampled
 from tests.report.plans_fixture import some_plans
 
 from .chrome import Visit
@@ -77,6 +78,7 @@ def test_arrow_keys_move_along_the_plans(page: Page) -> None:
     assert page.locator('.point[tabindex="0"]').count() == 1
 
 
+@pytest.mark.proof
 def test_axe_finds_nothing(browser: Browser, tmp_path: Path) -> None:
     """In both themes and widths."""
     (tmp_path / "plans.html").write_text(plan_page(some_plans()), encoding="utf-8")
@@ -170,6 +172,7 @@ def test_a_search_is_shown_and_cancelled(visit: Visit) -> None:
     assert page.locator("#busy progress").count() == 0
 
 
+@pytest.mark.proof
 def test_servers_are_planned(visit: Visit) -> None:
     """The other side of the switch has a server's fields; the answer compares servers."""
     page = visit.open("/plan", settled=False)
@@ -188,7 +191,7 @@ def test_servers_are_planned(visit: Visit) -> None:
     expect(page.locator(".ranked").first).to_contain_text("The best of each engine")
 
 
-@pytest.mark.parametrize("state", ["empty", "streaming", "answered"])
+@pytest.mark.parametrize("state", sampled(["answered", "empty", "streaming"], keep=1))
 def test_axe_finds_nothing_on_the_page(visitor: Visitor, state: str) -> None:
     """Before a question, while it is searched, and with an answer to another question."""
     visit = visitor(bypass_csp=True)

@@ -86,6 +86,7 @@ def test_recipe_of_megatron_changes_the_engine(visit: Visit) -> None:
         page.wait_for_function("() => location.hash.includes('engine.type=megatron_lm')")
 
 
+@pytest.mark.proof
 def test_methods(visit: Visit) -> None:
     """DPO has a reference model and pairs, GRPO generates; SFT brings length and framework back."""
     page = visit.open(SHARDED.replace("training.seq_len=512", "training.seq_len=256"))

@@ -69,6 +69,7 @@ def test_command(visit: Visit) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
+@pytest.mark.proof
 def test_longer_sequences(visit: Visit) -> None:
     """A shorter longest sequence lets more of them in at once; the pool stays about as it is."""
     page = visit.open(SERVE)
@@ -79,6 +80,7 @@ def test_longer_sequences(visit: Visit) -> None:
     assert gib(said.inner_text()) > 1.2 * before
 
 
+@pytest.mark.proof
 def test_other_servers(visit: Visit) -> None:
     """Each kind of server shows what it has, and nothing of the one before it."""
     page = visit.open(f"{SERVE}&inference.gpu_memory_utilization=0.8")

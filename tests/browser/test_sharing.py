@@ -72,6 +72,7 @@ def test_run_file(visit: Visit, service: str) -> None:
     assert result["device_bytes"] == shown["nvidia-smi"]
 
 
+@pytest.mark.proof
 def test_report(visit: Visit) -> None:
     """The report is one HTML file with the page's verdict, and asks for nothing else."""
     page = visit.open(TRAIN)
@@ -121,6 +122,7 @@ def test_menu_by_keyboard(visit: Visit) -> None:
     expect(button).to_be_focused()
 
 
+@pytest.mark.proof
 def test_link_keeps_the_open_set_up(visit: Visit) -> None:
     """A link of two set-ups opens the one that was open."""
     other = TRAIN.removeprefix("/#").replace("batch_size=4", "batch_size=8")
@@ -131,6 +133,7 @@ def test_link_keeps_the_open_set_up(visit: Visit) -> None:
     expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("4")
 
 
+@pytest.mark.proof
 def test_deepspeed_config(visit: Visit) -> None:
     """A DeepSpeed set-up is saved as DeepSpeed's own file; others do not offer it."""
     page = visit.open(TRAIN)

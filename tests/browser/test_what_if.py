@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from .chrome import Visit
 from .reading import SERVE, TRAIN, field, gib, peak, sizes, verdict
 
 
+@pytest.mark.proof
 def test_chip_saves_what_it_says(visit: Visit) -> None:
     """A chip says what it saves; a click changes the ledger by as much, and undo restores it."""
     page = visit.open(TRAIN)
@@ -45,6 +47,7 @@ def test_chip_of_a_server(visit: Visit) -> None:
     expect(field(page, "inference.kv_cache_dtype")).to_have_class("field choice set")
 
 
+@pytest.mark.proof
 def test_more_gpus_for_a_server(visit: Visit) -> None:
     """A model that no single card holds: the chip names the GPUs that do, and no dead end."""
     page = visit.open("/#serve?model.name=deepseek-v3&hardware.gpu=h200-141gb-sxm")
@@ -55,6 +58,7 @@ def test_more_gpus_for_a_server(visit: Visit) -> None:
     expect(verdict(page)).to_have_class("verdict fits")
 
 
+@pytest.mark.proof
 def test_pairs_where_nothing_single_fits(visit: Visit) -> None:
     """A run that no single change of the same training makes fit is offered a pair that does."""
     page = visit.open(

@@ -13,6 +13,7 @@ from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.serving.infer_command import FLAGS, infer_command
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.serving.answer import MOST_LINES, short_answer
+from tests.corpus import sampled
 
 from .conftest import Command
 
@@ -31,7 +32,7 @@ SHORT: list[tuple[str, str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "engine", "card", "keys"), SHORT)
+@pytest.mark.parametrize(("model", "engine", "card", "keys"), sampled(SHORT, keep=6))
 def test_every_remedy_fits_when_it_is_pasted(
     command: Command, model: str, engine: str, card: str, keys: dict[str, Any]
 ) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus import sampled
+
 from .conftest import Command
 
 OPTIONS = ("-m", "/models/Qwen3-8B-Q4_K_M.gguf", "--ctx-size", "4096", "--fit", "off")
@@ -59,7 +61,7 @@ def started(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str
     )
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", sampled(["SIGINT", "SIGTERM", "SIGHUP"], keep=1))
 def test_a_signal_reaches_the_command_which_ends_in_its_own_time(folder: Path, name: str) -> None:
     """It is the same process, so nobody can kill it early or leave it as an orphan."""
     process = started(folder, "llama-server", *OPTIONS)

@@ -58,6 +58,7 @@ def answers(wheel: Path, folder: Path) -> tuple[str, str]:
     return first.stdout, second.stdout
 
 
+@pytest.mark.proof
 def test_a_wheel_is_built_with_and_without_a_compiler(
     source: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_wheel_is_built_with_and_without_a_compiler(
     assert answer == same
 
 
+@pytest.mark.proof
 def test_the_source_has_nothing_that_is_made(source: tuple[Path, Path]) -> None:
     """A library would be another platform's, and a kept table could be of an older one."""
     with tarfile.open(f"{source[0]}.tar.gz") as packed:

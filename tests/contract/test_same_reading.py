@@ -106,7 +106,7 @@ def page_agrees(found: Any, text: str, files: Mapping[str, str] | None = None) -
         assert shown == figures(found[0]["run"], tool)
 
 
-@pytest.mark.parametrize("row", sampled(of_kind("data", FILES), 24))
+@pytest.mark.parametrize("row", sampled(of_kind("data", FILES), 8))
 def test_a_tools_file(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its path, after `check`, as data, and pasted."""
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ def test_a_tools_file(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     page_agrees(found, text)
 
 
-@pytest.mark.parametrize("row", sampled(of_kind("words", COMMANDS), 24))
+@pytest.mark.parametrize("row", sampled(of_kind("words", COMMANDS), 8))
 def test_a_command(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In quotes, after `check`, as words, and pasted."""
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_a_command(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monk
     page_agrees(found, text)
 
 
-@pytest.mark.parametrize("row", sampled(of_kind("script", SCRIPTS), 24))
+@pytest.mark.parametrize("row", sampled(of_kind("script", SCRIPTS), 8))
 def test_a_script(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its path, after `check`, and pasted."""
     monkeypatch.chdir(tmp_path)
@@ -150,7 +150,7 @@ def test_a_script(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
     page_agrees(found, row["script"])
 
 
-@pytest.mark.parametrize("row", sampled(with_files(), 24))
+@pytest.mark.parametrize("row", sampled(with_files(), 8))
 def test_a_command_with_files(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_command_with_files(
     page_agrees(found, command, texts)
 
 
-@pytest.mark.parametrize("row", sampled(of_kind("documents", ("manifests",)), 12))
+@pytest.mark.parametrize("row", sampled(of_kind("documents", ("manifests",)), 5))
 def test_a_manifest(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its path, after `check`, and pasted."""
     monkeypatch.chdir(tmp_path)
@@ -184,7 +184,7 @@ def test_a_manifest(row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Mon
     page_agrees(found, text)
 
 
-@pytest.mark.parametrize("path", sampled({one.name: one for one in JOBS}, 8))
+@pytest.mark.parametrize("path", sampled({one.name: one for one in JOBS}, 4))
 def test_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Kubernetes job, or a Slurm script."""
     monkeypatch.chdir(path.parent)

@@ -27,11 +27,11 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("check", POLICIES)
-def test_a_case_keeps_a_policy(check: str, name: str) -> None:
+def test_every_case_keeps_a_policy(check: str) -> None:
     """Nothing is wrong."""
-    assert list(POLICIES[check](documents(name))) == []
+    wrong = {name: list(POLICIES[check](documents(name))) for name in CASES}
+    assert {name: found for name, found in wrong.items() if found} == {}
 
 
 @pytest.mark.parametrize("name", CASES)

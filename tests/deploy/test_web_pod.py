@@ -108,6 +108,7 @@ def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     assert left == []
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("where", [BEST])
 def test_helm_test_asks_the_page(where: str) -> None:
     """Its pod's own command ends well against the page, and not where nothing answers."""
@@ -128,6 +129,7 @@ def test_helm_test_asks_the_page(where: str) -> None:
     assert "Traceback" not in refused.log
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("where", [BEST])
 def test_visitors_may_ask_the_hub(where: str) -> None:
     """With web.hub and a token, a private model is read; the token stays in the pod."""

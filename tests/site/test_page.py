@@ -89,6 +89,7 @@ def test_a_link_is_answered_from_plain_files_and_again_without_a_network(
     expect(page.locator("#runs > *").first).to_be_visible()
 
 
+@pytest.mark.proof
 def test_a_known_link_is_drawn_before_python_has_started(visit: Visit) -> None:
     """What was answered once is kept."""
     page = open_page(visit, QLORA)
@@ -103,7 +104,7 @@ def test_a_known_link_is_drawn_before_python_has_started(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [slice(0, 30), pytest.param(slice(30, 60), marks=pytest.mark.proof)], ids=["30", "60"]
+    "part", [slice(0, 8), pytest.param(slice(8, 60), marks=pytest.mark.proof)], ids=["8", "60"]
 )
 def test_answers_are_the_service_s_to_the_byte(visit: Visit, part: slice) -> None:
     """Random set-ups, each with everything that the page shows of it; and what is not a run."""
@@ -134,6 +135,7 @@ def test_what_needs_a_server_says_so(visit: Visit) -> None:
     expect(page.locator("main")).to_contain_text("no program can ask them")
 
 
+@pytest.mark.proof
 def test_a_picture_is_saved(visit: Visit) -> None:
     """Its address is an image's, which the page itself calculates."""
     page = open_page(visit, QLORA)

@@ -104,6 +104,7 @@ def test_a_model_that_cannot_be_trained_is_no_fault() -> None:
     assert diagnose(f"loading meta-llama/Llama-3.2-11B-Vision-Instruct\n{oom}").summary
 
 
+@pytest.mark.proof
 def test_a_log_without_line_ends_takes_no_longer() -> None:
     """Although it is one line of frames, figures and errors."""
     pieces = ('File "a.py", line 3, in f x = y ', *EXAMPLES)

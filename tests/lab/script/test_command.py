@@ -35,6 +35,7 @@ def test_the_answer(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.proof
 def test_a_scripts_error(capfd: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, the script's traceback, and one sentence."""
     assert main(["trace", "--", "python", str(EXAMPLES / "failing.py"), "own_error"]) == 2

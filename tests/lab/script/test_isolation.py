@@ -128,9 +128,9 @@ def test_a_script_that_never_steps(capfd: pytest.CaptureFixture[str], tmp_path: 
     pytest.importorskip("torch")
     script = tmp_path / "waits.py"
     script.write_text("import time\ntime.sleep(300)\n")
-    assert main(["trace", "--timeout", "8", "--", "python", str(script)]) == 2
+    assert main(["trace", "--timeout", "2", "--", "python", str(script)]) == 2
     err = capfd.readouterr().err
-    assert "made no 2 steps within 8 seconds, and was ended; give it more by --timeout" in err
+    assert "made no 2 steps within 2 seconds, and was ended; give it more by --timeout" in err
 
 
 def test_a_time_limit_is_for_a_script(capfd: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,7 @@ def test_the_engine_casts_the_users_own_model(precision: str) -> None:
     assert held(found, "param") == pytest.approx(count * width, rel=0.01)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("stage", "engine"),
     sampled(

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_mem_calculator.estimates.calculator import estimate, full_estimate
 from gpu_mem_calculator.runfile.text.errors import InputError
+from tests.corpus import sampled
 
 from .conftest import TINY
 
@@ -31,7 +32,7 @@ def run_file(**training: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES.keys(), keep=2))
 def test_the_difference_is_the_traced_one(case: str) -> None:
     """The key changes the first forward's peak by as many bytes as in a trace."""
     from gpu_mem_calculator.lab.trace.run import trace

@@ -37,7 +37,7 @@ def run_file(order: str, engine: str, **training: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("engine", sampled(ENGINES.keys(), keep=2))
+@pytest.mark.parametrize("engine", sampled(ENGINES.keys(), keep=1))
 def test_gradients_live_through_the_first_forward(engine: str) -> None:
     """What a later step's first forward has beyond the first step's is traced to the byte: the old
     gradients, and backward's workspace.

@@ -15,6 +15,7 @@ import pytest
 from gpu_mem_calculator.ledger.frameworks import TRANSFORMERS
 from gpu_mem_calculator.models.arch.arch import Arch
 from gpu_mem_calculator.models.families import read_config
+from tests.corpus import sampled
 from tests.models.families.record_shapes import record
 
 HERE = Path(__file__).parent
@@ -84,7 +85,7 @@ def test_the_count_is_the_sum_over_the_record(case: str) -> None:
 
 @pytest.mark.reference
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES.keys(), keep=24))
 def test_the_record_is_what_transformers_builds(case: str) -> None:
     """The recorded shapes are those that transformers 5.17.0 builds now."""
     pytest.importorskip("torch")

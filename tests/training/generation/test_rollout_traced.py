@@ -13,6 +13,7 @@ from gpu_mem_calculator.tools.read import read
 from gpu_mem_calculator.training.engines.pytorch_ddp.options import PRECISIONS
 from gpu_mem_calculator.training.generation.rollout import rollout_case, rollout_ledger
 from gpu_mem_calculator.training.step.activations import setting
+from tests.corpus import sampled
 from tests.serving.conftest import FAMILIES
 from tests.serving.test_traced import highest, on_a_gpu
 from tests.training.generation.test_rollout import policy
@@ -89,13 +90,16 @@ def estimated(family: str, precision: str, adapters: bool) -> int:
 @pytest.mark.reference
 @pytest.mark.parametrize(
     ("family", "precision", "adapters"),
-    [
-        ("llama", "bf16_mixed", False),
-        ("falcon", "bf16_mixed", False),
-        ("qwen2", "bf16_pure", False),
-        ("llama", "bf16_pure", True),
-        ("qwen2", "bf16_mixed", True),
-    ],
+    sampled(
+        [
+            ("llama", "bf16_mixed", False),
+            ("falcon", "bf16_mixed", False),
+            ("qwen2", "bf16_pure", False),
+            ("llama", "bf16_pure", True),
+            ("qwen2", "bf16_mixed", True),
+        ],
+        keep=3,
+    ),
 )
 def test_a_generation_is_the_traced_one(family: str, precision: str, adapters: bool) -> None:
     """Beyond the weights and the workspaces, within small tensors."""
