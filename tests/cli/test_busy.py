@@ -101,6 +101,38 @@ def test_every_door_takes_the_file(command: Command, pasted: Path, words: tuple[
     assert "h100-80gb-sxm" in hardware
 
 
+DOORS = [
+    ("quick", "qwen2.5-0.5b", "--qlora"),
+    ("infer", "Qwen/Qwen3-8B"),
+    ("plan", "qwen2.5-0.5b", "--gpus", "1", "--top", "1"),
+]
+
+
+@pytest.mark.parametrize("words", DOORS)
+def test_every_door_says_who_holds_what(
+    command: Command, pasted: Path, words: tuple[str, ...]
+) -> None:
+    """Below the answer; beside data on standard error."""
+    said = "GPU 0: 58.7 of 79.1 GiB are held: 58.6 by python3 (4711)"
+    answer = command(*words, "--nvidia-smi", pasted)
+    assert said in " ".join(answer.out.split())
+    answer = command(*words, "--nvidia-smi", pasted, "--format", "json")
+    assert said in answer.err
+    json.loads(answer.out)
+
+
+@pytest.mark.parametrize("words", [("check", *SERVES), DOORS[0]])
+def test_another_card_than_that_of_the_table_is_said(
+    command: Command, pasted: Path, words: tuple[str, ...]
+) -> None:
+    """Where --gpu names one; not where its name means the same card."""
+    verb, *rest = words
+    own = (verb, "--nvidia-smi", pasted, "--gpu")
+    said = "nvidia-smi shows NVIDIA H100 80GB HBM3, and the estimate is for a100-80gb"
+    assert said in " ".join(command(*own, "a100-80gb", *rest).out.split())
+    assert "nvidia-smi shows" not in command(*own, "h100", *rest).out
+
+
 def test_free_memory_is_said_with_the_total(command: Command, pasted: Path) -> None:
     """Where others hold some of it."""
     answer = command("quick", "qwen2.5-0.5b", "--qlora", "--nvidia-smi", pasted)

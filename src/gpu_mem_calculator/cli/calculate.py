@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from ..advice.one_change import pasted_line
 from ..advice.training.answers import OTHER_TOOLS, TrainingAnswers, training_answers
 from ..estimates.calculator import Estimate, full_estimate, with_other_cards
-from ..report.lines import with_pasted
 from .drawn_progress import drawn_progress
 from .fit_check import check, save_run
-from .output import screen_width, write
+from .output import screen_width, with_holders, write
 from .screen import Screen
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def show_estimate(
         with Screen(args.output) as screen:
             commands_of = partial(shell.commands, estimate)
             lines, pasted = training_lines(args, estimate, commands_of, screen, notes)
-            screen.finish(with_pasted(lines, pasted))
+            screen.finish(with_holders(args, lines, pasted))
     else:
         asides, answers = _recipe_notes(args, estimate), training_answers(estimate)
         commands = shell.commands(estimate, answers.remedies)

@@ -51,6 +51,16 @@ def show_answer(args: argparse.Namespace, data: Callable[[], Any], lines: Iterab
         write((to_yaml if args.format == "yaml" else to_json)(answer(data())), args.output)
 
 
+def with_holders(args: argparse.Namespace, lines: Iterable[Line], pasted: str) -> list[Line]:
+    """An answer with who holds what of its cards, where nvidia-smi said it, and the line to be
+    pasted.
+    """
+    from ..report.lines import with_pasted, wrap_lines
+
+    held = [part for one in getattr(args, "held", ()) for part in wrap_lines("", one)]
+    return with_pasted([*lines, *held], pasted)
+
+
 def screen_width(output: str | None = None) -> int:
     """Columns of the terminal from 40 to 80; 80 for a file or a pipe."""
     from ..report.lines import WIDTH

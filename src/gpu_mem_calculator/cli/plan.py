@@ -19,7 +19,7 @@ from ..report.terminal import takes_escapes
 from ..runfile.text.counts import parameter_count
 from ..runfile.text.errors import InputError, print_to_stderr
 from .export import check_export, write_export
-from .output import screen_width, write
+from .output import screen_width, with_holders, write
 from .parser import option_name
 from .screen import Screen
 from .training_options import GPUS_PER_NODE, REPLACED
@@ -81,7 +81,6 @@ def show_plans(args: argparse.Namespace) -> Callable[[Plans, Screen], None]:
     if args.export:
         return lambda plans, screen: export_best(args, plans)
     if args.format == "table":
-        from ..report.lines import with_pasted
         from ..report.plan.summary import plans_line
         from ..report.plan.text import plan_lines
 
@@ -89,7 +88,7 @@ def show_plans(args: argparse.Namespace) -> Callable[[Plans, Screen], None]:
 
         def finish(plans: Plans, screen: Screen) -> None:
             lines = plan_lines(plans, next_words(args) if plans.plans else [], width)
-            screen.finish(with_pasted(lines, plans_line(plans)))
+            screen.finish(with_holders(args, lines, plans_line(plans)))
 
         return finish
     if args.format == "json":

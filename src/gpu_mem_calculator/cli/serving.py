@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimates.calculator import Estimate
 from ..estimates.serving.infer_command import InferCommand, infer_command
-from ..report.lines import Line, with_pasted
+from ..report.lines import Line
 from .fit_check import check
-from .output import show_answer, write
+from .output import show_answer, with_holders, write
 
 if TYPE_CHECKING:
     from ..advice.serving.answers import Answers
@@ -44,7 +44,7 @@ def serving_answer(
         lines = list[Line]()
         if args.format == "table":
             pasted = pasted_line(estimate, found.remedies)
-            lines = with_pasted(serving_text(args, estimate, found, asked), pasted)
+            lines = with_holders(args, serving_text(args, estimate, found, asked), pasted)
         show_answer(args, lambda: _data(estimate, found), lines)
     return check(args, estimate, sentence(estimate)) if args.check else 0
 

@@ -11,10 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..estimates.busy import BusyCards, unlike_words
+from ..estimates.busy import BusyCards, busy_lines, other_card_words, unlike_words
 from ..ledger.units import GIB
 from ..runfile.resolve.hardware import UNIFIED
-from ..runfile.text.errors import InputError
+from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.launchers.launch import visible_devices
 from ..tools.logs.nvidia_smi import SmiCard, read_cards
 
@@ -80,13 +80,20 @@ def pasted_cards(name: str) -> BusyCards:
 
 def take_pasted(args: argparse.Namespace) -> None:
     """Put the cards in the file of --nvidia-smi into the options: the card, unless they name one,
-    and what others hold of those that are used.
+    and what others hold of those that are used. Who they are is said below the answer, or beside
+    its data.
     """
     busy = pasted_cards(args.nvidia_smi)
     given = vars(args)
     gpu, counts = ("gpu", ("gpus",)) if "gpu" in given else ("hardware.gpu", COUNTS)
     count = given.get(counts[0]) or prod(given.get(name) or 1 for name in counts[1:])
-    section, unlike = card_section(busy.used((), count)), unlike_words(busy.used((), count))
+    used = busy.used((), count)
+    section, unlike = card_section(used), unlike_words(used)
+    said = [*filter(None, [other_card_words(used, given[gpu])]), *busy_lines(used)]
+    if args.format == "table" and not given.get("quiet"):
+        args.held = said
+    else:
+        print_to_stderr(*said, begins="")
     if given[gpu] or given.get("hardware.gpu_memory_gb") or given.get("gpu_mem"):
         section = {}
     elif unlike:

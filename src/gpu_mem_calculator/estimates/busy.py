@@ -55,6 +55,20 @@ def unlike_words(cards: Sequence[SmiCard]) -> str:
     return f"the {len(cards)} cards are of {len(kinds)} kinds ({', '.join(map(str, kinds))})"
 
 
+def other_card_words(cards: Sequence[SmiCard], gpu: str | None) -> str:
+    """That nvidia-smi shows another card than the one that is estimated; "" where it does not, or
+    where one of them is not known.
+    """
+    from ..catalog.cards import meant
+
+    named = [one["name"] for one in meant(gpu or "")]
+    other = next((one for one in cards if one.row and one.row["name"] not in named), None)
+    if not named or other is None:
+        return ""
+    shown = f"nvidia-smi shows {other.name}, and the estimate is for {gpu}"
+    return f"{shown}: what is held of the one is counted on the other"
+
+
 def busy_lines(cards: Sequence[SmiCard]) -> Iterator[str]:
     """`GPU 0: 21.3 of 79.2 GiB are held: 20.9 by python (1234), 0.4 by what is not listed`."""
     for card in cards:

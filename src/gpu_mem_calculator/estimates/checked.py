@@ -23,7 +23,7 @@ from ..tools.reading.node_memory import NODE_KEYS, least_section
 from ..tools.reading.reading import RUN_FILE, Reading
 from ..tools.reading.tools import CARD_KEYS, UnknownToolError
 from ..tools.translation.tools import TOOLS
-from .busy import BusyCards, busy_data, busy_lines, unlike_words
+from .busy import BusyCards, busy_data, busy_lines, other_card_words, unlike_words
 from .calculator import Estimate, full_estimate, verdict, with_other_cards
 from .fit_verdict import EXIT_CODES, FITS, SHORT, UNSURE, WORDS
 from .memory_result import with_limits
@@ -128,9 +128,12 @@ class Checked(Shown, Struct, frozen=True, kw_only=True):
     @property
     def busy(self) -> list[str]:
         """What kinds its cards are of, and who holds what of them, a sentence each."""
+        if not self.cards:
+            return []
         unlike = unlike_words(self.cards)
         kinds = [f"{unlike}; each is counted as the smallest"] if unlike else []
-        found = [*kinds, *busy_lines(self.cards)]
+        other = other_card_words(self.cards, self.data["run"]["hardware"].get("gpu"))
+        found = [*kinds, *filter(None, [other]), *busy_lines(self.cards)]
         if not self.would_fit:
             return found
         named = f"; use {VISIBLE}={','.join(self.free)}" if self.free else ""
