@@ -169,8 +169,10 @@ class _Source(Struct, frozen=True):
 
     def starting(self, text: str) -> list[str] | None:
         """The words of a text that is one command, which starts the jobs of files."""
+        from ..shell.tokens import with_windows_paths
+
         try:
-            words = shlex.split(text) if "\n" not in text.strip() else []
+            words = shlex.split(with_windows_paths(text)) if "\n" not in text.strip() else []
         except ValueError:  # a quote without its end
             return None
         if not words:

@@ -23,6 +23,7 @@ from ..reading.tools import FORMATS, UnknownToolError, command_format
 from ..translation.arguments import tables
 from .bounds import Work, check_size
 from .script import ShellScript, Started
+from .tokens import with_windows_paths
 from .variables import Variables
 
 LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -127,7 +128,7 @@ def read_script(
     - path: of the script; files beside it are found by it
     """
     check_size(text)
-    text = text.replace("\r\n", "\n")
+    text = with_windows_paths(text.replace("\r\n", "\n"))
     text = PROMPTS.sub("", text) if PROMPT.search(text) else text
     allocation = read_allocation(text)
     variables = {**allocation.environment(), **(environment or {})}

@@ -16,6 +16,12 @@ PLACEHOLDER = re.compile(r"<[A-Za-z](?:[\w.-]*|[\w-]*(?: [A-Za-z][\w-]*)+)>(?![\
 OPERATOR = re.compile(
     r"\d+(?=[<>](?!\())|&>>|<<<|<<-|;;&|&&|\|\||;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|()<>]"
 )
+# A path of Windows without quotes: C:\models\x, \\server\x, .\x, a\b\x; not a\_b of Markdown.
+WINDOWS_PATH = re.compile(
+    r"(?<![^\s=;&|(])"
+    r"(?:[A-Za-z]:|\.{1,2}|\\|[\w.-]+(?=\\[A-Za-z0-9][\w.-]*\\[A-Za-z0-9.]))"
+    r"(?:\\[\w.][^\s\\\"'|;&<>$`]*)+(?:\\(?=[ \t]+-|\Z))?(?![^\s;&|)])"
+)
 SPACE = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 ARRAY = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 DELIMITER = re.compile(r"[ \t]*((?:[^\s;&|<>()'\"\\]|'[^']*'|\"[^\"]*\"|\\.)+)")
@@ -35,6 +41,11 @@ class ShellToken(Struct):
     body: str = ""
     quoted: bool = False
     strips: bool = False  # of <<-: tabs in front of each line are removed
+
+
+def with_windows_paths(text: str) -> str:
+    """A text for a shell that leaves the paths of Windows as they are."""
+    return WINDOWS_PATH.sub(lambda found: found[0].replace("\\", "\\\\"), text)
 
 
 def tokens_of(text: str, work: Work) -> list[ShellToken]:
