@@ -63,7 +63,7 @@ def test_two_servers_on_one_card_are_added_up(command: Command, tmp_path: Path) 
     assert answer.code == 1
     first = answer.out.splitlines()[0]
     assert first.startswith("does not fit: GPU 0: 97.0 of 79.2 GiB together (48.5 service a")
-    assert answer.out.count("\nfits: ") == 2
+    assert answer.out.count("\nfits         ") == 2
 
 
 @pytest.mark.parametrize(("shares", "second"), [((0.5, 0.4), "0"), ((0.6, 0.6), "1")])
@@ -87,7 +87,8 @@ def test_a_server_beside_others_is_not_shown_as_alone(command: Command, tmp_path
         "llama-server -hf unsloth/gemma-3-4b-it-GGUF:Q4_K_M -ngl 99 -c 8192\n"
     )
     answer = command("check", "--gpu", "l40s", written(tmp_path, "a.sh", text))
-    assert answer.out.count("beside the others it takes 10.8 GiB; below it has the card alone") == 1
+    said = "takes 10.8 GiB beside the others; its row has the card alone"
+    assert " ".join(answer.out.split()).count(said) == 1
 
 
 def test_servers_in_the_background_of_a_script(command: Command, tmp_path: Path) -> None:
@@ -135,15 +136,32 @@ def test_a_command_that_cannot_be_read_is_named(command: Command, tmp_path: Path
     answer = command("check", "--gpu", "4090", script)
     assert answer.code == 2
     assert "--no-such-option is not an option" in answer.err
-    assert "\nfits: needs" in answer.out
+    assert "\nfits   " in answer.out
+
+
+def test_each_of_several_has_a_row_the_worst_first(command: Command, tmp_path: Path) -> None:
+    """Verdict, figures, model, tool; the whole answer of what does not fit, with --long of all."""
+    broken = "vllm serve Qwen/Qwen3-4B --no-such-option"
+    script = written(tmp_path, "a.sh", f"{SMALL}\n{broken}\n{LARGE}\n")
+    answer = command("check", "--gpu", "4090", script)
+    rows = answer.out.split("\n\n")[1].splitlines()
+    assert [row[:14].strip() for row in rows] == ["does not fit", "cannot tell", "fits"]
+    assert " of 23.5 GiB  Qwen2.5 7B, trl.SFTTrainer " in rows[0]
+    assert " of 23.5 GiB  Qwen2.5 0.5B LoRA, trl.SFTTrainer " in rows[2]
+    assert max(map(len, rows)) <= 80
+    assert "fits: needs" not in answer.out
+    assert answer.out.count("does not fit: needs") == 1
+    assert "\ndetails: gpu-mem-calc check --gpu 4090" in answer.out
+    whole = command("check", "--gpu", "4090", "--long", script).out
+    assert whole.count("Qwen2.5 0.5B") > answer.out.count("Qwen2.5 0.5B")
 
 
 def test_the_same_command_twice_has_one_answer(command: Command, tmp_path: Path) -> None:
     """Under both names."""
     text = "for i in 0 1; do CUDA_VISIBLE_DEVICES=$i vllm serve Qwen/Qwen3-4B --port $i & done"
-    answer = command("check", "--gpu", "h100-sxm", written(tmp_path, "a.sh", text))
+    answer = command("check", "--gpu", "h100-sxm", "--long", written(tmp_path, "a.sh", text))
     assert answer.code == 0
-    assert answer.out.count("GiB per GPU") == 1
+    assert answer.out.count("  nvidia-smi  ") == 1
     assert answer.out.count("\nvllm serve Qwen/Qwen3-4B --port") == 2
 
 

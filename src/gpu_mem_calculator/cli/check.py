@@ -6,6 +6,7 @@ Reads the command and the files that it names. Runs nothing without --run.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,12 +29,14 @@ from ..estimates.several import (
     SharedGpu,
     answer_data,
     code_word,
+    order_of,
     several_words,
     taken_together,
     worst_code,
 )
+from ..estimates.summary import figures_words
 from ..report.headline import STYLES
-from ..report.lines import BOLD, WARN, Line, gib, line, with_pasted, wrap_lines
+from ..report.lines import BOLD, DIM, WARN, WIDTH, Line, gib, line, with_pasted, wrap_lines
 from ..runfile.text.errors import InputError, print_to_stderr
 from ..tools.reading.reading import Reading
 from ..tools.reading.tools import CARD_KEYS
@@ -158,7 +161,9 @@ def _report(args: argparse.Namespace, checked: Sequence[Checked], screen: Screen
 
         write(to_json(answer(answer_data(checked, shared))), args.output)
     else:
-        screen.finish(alone.lines if alone else several_lines(checked, shared, code_word(code)))
+        screen.finish(
+            alone.lines if alone else several_lines(args, checked, shared, code_word(code))
+        )
     for each in checked:
         begin = "" if each.code == BAD_INPUT else f"{WORDS[UNSURE]}: "
         begin += "" if alone else f"{each.reading.name}: "
@@ -242,16 +247,19 @@ def _words(args: argparse.Namespace, *more: str) -> list[str]:
     return printed_words(["check", *own, *more, *args.launch])
 
 
-def several_lines(checked: Sequence[Checked], shared: Sequence[Shared], verdict: str) -> list[Line]:
+def several_lines(
+    args: argparse.Namespace, checked: Sequence[Checked], shared: Sequence[Shared], verdict: str
+) -> list[Line]:
     """The answers to several commands, and the line to be pasted."""
-    lines = _each_answer(checked, shared, verdict)
-    return with_pasted(lines, several_words(checked, shared, verdict))
+    lines = [*_deciding(checked, shared, verdict), line(), *_rows(checked, shared), line()]
+    blocks = [*_blocks(checked, every=args.long)]
+    if any(one.lines and _word(one) == FITS for one in checked) and not args.long:
+        blocks += wrap_lines("details: ", f"gpu-mem-calc {shlex.join(_words(args, '--long'))}", DIM)
+    return with_pasted([*lines, *blocks], several_words(checked, shared, verdict))
 
 
-def _each_answer(
-    checked: Sequence[Checked], shared: Sequence[Shared], verdict: str
-) -> Iterator[Line]:
-    """The worst verdict with what decides it, then each answer under the names of its commands."""
+def _deciding(checked: Sequence[Checked], shared: Sequence[Shared], verdict: str) -> Iterator[Line]:
+    """The worst verdict with what decides it, and what the commands take together."""
     reasons = [gpu.text for gpu in shared if gpu.verdict == verdict]
     alone = [one for one in checked if verdict in (_word(one), "" if reasons else FITS)]
     alone = [] if reasons and verdict == FITS else alone
@@ -260,17 +268,35 @@ def _each_answer(
     for gpu in shared:
         if gpu.verdict != verdict:
             yield from wrap_lines("", f"{WORDS[gpu.verdict]}: {gpu.text}", STYLES[gpu.verdict])
-    yield line()
+
+
+def _rows(checked: Sequence[Checked], shared: Sequence[Shared]) -> Iterator[Line]:
+    """A row for each command, the worst first: its verdict, its figures, its model and tool."""
+    worst = sorted(checked, key=lambda one: -order_of(one.code))
+    sizes = ["" if one.result is None else figures_words(one.result) for one in worst]
+    wide = max(map(len, sizes))
+    for one, size in zip(worst, sizes, strict=True):
+        name = one.reading.name or one.reading.tool
+        subject = ", ".join(one.result.subject.split(", ")[:2]) if one.result else ""
+        text = f"  {size:>{wide}}  {': '.join(filter(None, [subject, name]))}"
+        word = f"{WORDS[_word(one)]:<{max(map(len, WORDS.values()))}}"
+        room = WIDTH - len(word)
+        text = text if len(text) <= room else f"{text[: room - 1]}…"
+        yield [(word, STYLES[_word(one)]), (text, "")]
+        for beside in _beside(one, shared):
+            said = f"{name} takes {gib(beside)} GiB beside the others; its row has the card alone"
+            yield from wrap_lines("  ", said, WARN)
+
+
+def _blocks(checked: Sequence[Checked], *, every: bool) -> Iterator[Line]:
+    """Each answer under the names of its commands; without `every` of those that may not fit."""
     done: list[Sequence[Line]] = []
     for one in checked:
-        if one.lines in done or not one.lines:
+        if one.lines in done or not one.lines or (_word(one) == FITS and not every):
             continue
         done.append(one.lines)
         for name in (other.reading.name for other in checked if other.lines == one.lines):
             yield line(name or one.reading.tool, BOLD)
-        for size in _beside(one, shared):
-            text = f"beside the others it takes {gib(size)} GiB; below it has the card alone"
-            yield from wrap_lines("", text, WARN)
         yield from one.lines
         yield line()
 

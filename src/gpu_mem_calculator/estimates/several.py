@@ -98,8 +98,12 @@ def worst_code(checked: Sequence[Checked], shared: Sequence[Shared]) -> int:
 
 def worst_of(codes: Iterable[int]) -> int:
     """The worst of exit codes: 1 before 2 before 3 before 0, so one that does not fit decides."""
-    order = (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT)
-    return max(codes, key=order.index, default=EXIT_CODES[FITS])
+    return max(codes, key=order_of, default=EXIT_CODES[FITS])
+
+
+def order_of(code: int) -> int:
+    """The place of an exit code from the best to the worst."""
+    return (EXIT_CODES[FITS], CANNOT_TELL, BAD_INPUT, DOES_NOT_FIT).index(code)
 
 
 def code_word(code: int) -> str:

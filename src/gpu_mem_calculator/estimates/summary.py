@@ -92,13 +92,18 @@ def _batch(resolved: ResolvedRun) -> str:
 
 def summary(result: MemoryResult, change: str = "") -> str:
     """The line of a result; `change`: the one change with which it fits, in words with `fits`."""
-    figures = f"{result.subject}: {_needs(result)} of {has_words(result_verdict(result))}"
+    figures = f"{result.subject}: {figures_words(result)}"
     ends, parts = _outcome(result, change), [*_largest(result)]
     lines = [f"{figures}{ends}"]
     for many in range(1, len(parts) + 1):
         words = ", ".join(f"{name} {gib(size, 2)}" for name, size in parts[:many])
         lines.append(f"{figures} ({words}){ends}")
     return next((one for one in reversed(lines[2:]) if len(one) <= LONGEST), lines[:2][-1])
+
+
+def figures_words(result: MemoryResult) -> str:
+    """`23.6 of 79.1 GiB`: what is needed, of what there is."""
+    return f"{_needs(result)} of {has_words(result_verdict(result))}"
 
 
 def _needs(result: MemoryResult) -> str:
