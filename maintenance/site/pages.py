@@ -14,6 +14,7 @@ from gpu_mem_calculator.web.observability import HEADERS
 
 POLICY = "content-security-policy"
 MAIN = re.compile(r"<main .*</main>", re.DOTALL)
+PLANS_LINK = f'      <a href="/{PLAN}">Plan</a>\n'  # to what this page has no numpy for
 NO_PLANS = """
     <p class="note">Plans need the service: this page without a server has no numpy. Start it with
     <code>gpu-mem-calc serve</code>, or use <code>gpu-mem-calc plan</code>.</p>"""
@@ -62,6 +63,7 @@ def _page(address: str, text: str) -> str:
     if address == "/docs":
         text = (STATIC / "missing.html").read_text("utf-8").replace("Page not found", "API")
         text = MAIN.sub(lambda _: NO_SERVICE, text)
+    text = text.replace(PLANS_LINK, "")
     if address == f"/{PLAN}":
         text = text.replace("</h1>", f"</h1>{NO_PLANS}", 1)
     calculates = " data-calculates" if address == "/" else ""

@@ -125,6 +125,14 @@ def test_answers_are_the_service_s_to_the_byte(visit: Visit, part: slice) -> Non
             assert visit.page.evaluate(ASK, [path, body]) == [answer.status_code, answer.text], run
 
 
+def test_no_link_leads_to_what_needs_a_server(visit: Visit) -> None:
+    """Neither in the head of a page nor above the picture."""
+    for path in ("/", "/accuracy.html", "/docs.html"):
+        page = visit.open(path, settled=False)
+        expect(page.get_by_role("link", name="Accuracy").first).to_be_visible()
+        expect(page.get_by_role("link", name="Plan", exact=True)).to_have_count(0)
+
+
 def test_what_needs_a_server_says_so(visit: Visit) -> None:
     """A plan needs numpy, and a program needs an address."""
     page = visit.open("/plan.html", settled=False)

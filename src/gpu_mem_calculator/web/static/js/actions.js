@@ -14,9 +14,10 @@ export function mountActions(element) {
   const back = icon("↶", "Undo", `${KEY}Z`, undo);
   const forth = icon("↷", "Redo", APPLE ? "⇧⌘Z" : "Ctrl+Shift+Z", redo);
   const add = make("button", { type: "button", class: "button", onclick: added }, "Add to compare");
+  const page = document.querySelector('nav a[href^="/plan"], nav a[href^="plan"]'); // none where nothing answers it
   const plan = make("a", { class: "button", title: "Every set-up of this model that fits on these GPUs, the best first" }, "Plan");
-  const links = [plan, document.querySelector('nav a[href^="/plan"], nav a[href^="plan"]')];
-  element.append(back, forth, add, plan, shareButton(), downloadMenu());
+  const links = page ? [page, plan] : [];
+  element.append(back, forth, add, ...links.slice(1), shareButton(), downloadMenu());
   document.addEventListener("keydown", pressed);
   const show = () => {
     back.disabled = !canUndo();

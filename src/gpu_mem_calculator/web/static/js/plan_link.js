@@ -5,9 +5,9 @@ import { encode } from "./link.js";
 const LAST = "gpu-mem-calc.plan"; // the address of the plans that were looked at last
 const SAME = ["model", "gpus", "gpu", "serve", "seq_len", "global_batch", "context", "users"]; // what a set-up says of a question
 
-/* The other pages by the links of this one, which are others where the pages are plain files. */
+/* The other pages by the links of this one, which are others where the pages are plain files; no plans there. */
 const links = [...document.querySelectorAll("header.site nav a")];
-const [home, plans] = ["Calculator", "Plan"].map((name) => links.find((one) => one.textContent === name).getAttribute("href"));
+const [home, plans] = ["Calculator", "Plan"].map((name) => links.find((one) => one.textContent === name)?.getAttribute("href"));
 
 const times = (...sizes) => sizes.reduce((product, one) => product * (one ?? 1), 1);
 
