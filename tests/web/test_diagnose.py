@@ -32,6 +32,13 @@ def test_a_text_is_diagnosed(client: httpx.Client, run: Any) -> None:
     assert (data["run"] is None) == (run is None)
 
 
+def test_an_error_that_is_not_one_of_memory_is_in_the_answer(client: httpx.Client) -> None:
+    """Which the page shows."""
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 1\n'
+    found = client.post("/api/diagnose", json={"text": text}).json()
+    assert (found["cause"], found["error"]) == (None, "KeyError: 1")
+
+
 STATED = f"vllm serve Qwen/Qwen3-8B\n{OOM.partition(' GPU 0')[0]}"
 
 

@@ -171,6 +171,7 @@ def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
             {"sentence": one.sentence, "command": one.command, "fits": one.fits}
             for one in found.remedies
         ],
+        "error": found.error,
         "question": found.question,
         "notes": list(found.notes),
         "verdict": found.verdict,
