@@ -47,6 +47,7 @@ def test_four(visit: Visit) -> None:
     assert len(set(heights)) == 4
 
 
+@pytest.mark.proof
 def test_remove_and_turn(visit: Visit) -> None:
     """A set-up is removed with its button, another is turned to, and the form shows that one."""
     page = visit.open(f"/#{FOUR}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from .chrome import Visit
@@ -30,6 +31,7 @@ def test_service_goes_away(visit: Visit) -> None:
     assert sizes(page)["Allocated"] > before["Allocated"]
 
 
+@pytest.mark.proof
 def test_service_away_at_the_start(visit: Visit) -> None:
     """A page whose service is away from the start says so, and can be tried again."""
     visit.provoked = {0}
@@ -66,6 +68,7 @@ def test_replay_that_fails(visit: Visit) -> None:
     expect(page.locator(".verdict .says")).to_have_text("? cannot tell")
 
 
+@pytest.mark.proof
 def test_picture_that_fails(visit: Visit) -> None:
     """A picture that cannot be saved is told at the button."""
     visit.provoked = {503}

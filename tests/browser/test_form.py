@@ -179,6 +179,7 @@ def test_paste_something_else(visit: Visit) -> None:
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
+@pytest.mark.proof
 def test_another_framework(visit: Visit) -> None:
     """With another framework, the old one's options are left behind, and nothing is refused."""
     page = visit.open(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.corpus import sampled
+
 from .chrome import Visit
 from .views import TRAIN
 
@@ -41,7 +43,7 @@ def test_enter_picks_what_is_typed(visit: Visit) -> None:
             field.press("Escape")
 
 
-@pytest.mark.parametrize(("label", "part"), [("Model", "model"), ("GPU", "card")])
+@pytest.mark.parametrize(("label", "part"), sampled([("Model", "model"), ("GPU", "card")], keep=1))
 def test_text_that_means_nothing_is_told(visit: Visit, label: str, part: str) -> None:
     """Tab leaves the field, and the service's sentence stands below it."""
     visit.provoked = {422}
@@ -52,7 +54,7 @@ def test_text_that_means_nothing_is_told(visit: Visit, label: str, part: str) ->
     expect(page.locator(f"#{part}-problem")).to_contain_text("zzzz-nothing")
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", sampled([1440, 390], keep=1))
 def test_cards_of_one_name_can_be_told_apart(visit: Visit, width: int) -> None:
     """No title in the list is cut, and the list stays within the window."""
     page = visit.open(TRAIN)

@@ -17,6 +17,7 @@ def recipe(page: Page, title: str) -> None:
     page.get_by_role("radio", name=title, exact=True).check()
 
 
+@pytest.mark.proof
 def test_qlora_on_one_card(visit: Visit) -> None:
     """An 8B QLoRA on one 4090 takes three clicks from the page as it opens, and fits."""
     page = visit.open("/")

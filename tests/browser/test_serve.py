@@ -7,6 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.corpus import sampled
+
 from .chrome import Visit
 from .conftest import Visitor
 from .reading import SERVE, field, gib, verdict
@@ -35,7 +37,7 @@ def test_speed(visit: Visit) -> None:
     assert part.locator("tbody tr").count() > 2
 
 
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("width", sampled([390, 1440], keep=1))
 def test_speed_in_the_first_screen(visitor: Visitor, width: int) -> None:
     """Users, speed and verdict are seen without scrolling, on the phone in the strip below."""
     page = visitor(width=width, height=900).open(SERVE)
@@ -48,7 +50,7 @@ def test_speed_in_the_first_screen(visitor: Visitor, width: int) -> None:
     assert place["y"] + place["height"] <= 900
 
 
-@pytest.mark.parametrize("width", [320, 390])
+@pytest.mark.parametrize("width", sampled([320, 390], keep=1))
 def test_map_is_whole_on_a_phone(visitor: Visitor, width: int) -> None:
     """The map of users has fewer columns instead of some that are out of sight."""
     page = visitor(width=width).open(SERVE)

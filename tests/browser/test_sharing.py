@@ -59,6 +59,7 @@ def test_reload_keeps_the_state(visit: Visit) -> None:
     assert sizes(page) == before
 
 
+@pytest.mark.proof
 def test_run_file(visit: Visit, service: str) -> None:
     """The saved run file gives the page's numbers when it is sent to the service."""
     page = visit.open(TRAIN)
@@ -109,6 +110,7 @@ def test_copied_command(visit: Visit, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["allocated_bytes"] == sizes(page)["Allocated"]
 
 
+@pytest.mark.proof
 def test_menu_by_keyboard(visit: Visit) -> None:
     """The menu opens, moves and closes with keys, and gives the focus back."""
     page = visit.open(SERVE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from .chrome import Visit
@@ -21,6 +22,7 @@ def test_opens_with_the_picture(visit: Visit) -> None:
     expect(verdict(page)).to_contain_text("fits")
 
 
+@pytest.mark.proof
 def test_model_by_keyboard(visit: Visit) -> None:
     """A model is found with the keyboard alone, and what is said of memory changes with it."""
     page = visit.open(TRAIN)
@@ -50,6 +52,7 @@ def test_too_small_a_card(visit: Visit) -> None:
     assert red > blue
 
 
+@pytest.mark.proof
 def test_batch_slider(visit: Visit) -> None:
     """Moving the slider of the batch lets activations grow, and leaves parameters as they are."""
     page = visit.open(TRAIN)
@@ -116,6 +119,7 @@ def test_undo_and_redo(visit: Visit) -> None:
     expect(page.get_by_role("button", name="Undo")).to_be_disabled()
 
 
+@pytest.mark.proof
 def test_switch_to_serving(visit: Visit) -> None:
     """Serve shows the same model and card as a server; Train then has its own settings again."""
     page = visit.open(TRAIN)

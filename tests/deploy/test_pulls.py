@@ -248,6 +248,7 @@ def test_the_action_writes_files_and_a_summary(project: Project) -> None:
     assert (job.folder / "summary.md").read_text("utf-8") == job.file("comment")
 
 
+@pytest.mark.proof
 def test_no_comment_is_written_where_nothing_changed(project: Project) -> None:
     """Nor where it is not wanted; an old one is updated."""
     base = project.git("rev-parse", "HEAD")
@@ -265,6 +266,7 @@ def test_no_comment_is_written_where_nothing_changed(project: Project) -> None:
     assert "no training or serving configuration changed" in comments[0]["body"]
 
 
+@pytest.mark.proof
 def test_a_token_that_may_not_write_is_a_warning(project: Project) -> None:
     """As that of a pull request from a fork; the verdict decides."""
     base = project.git("rev-parse", "HEAD")
@@ -395,6 +397,7 @@ def gitlab(project: Project, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.proof
 def test_the_template_of_gitlab(project: Project) -> None:
     """Its script writes every file that its artifacts name; 3 is allowed."""
     base = project.git("rev-parse", "HEAD")

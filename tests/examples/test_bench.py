@@ -19,7 +19,7 @@ SMALL = [row for row in MEASURED.values() if f"-{bench.SMALL}-" in row["id"]]
 PIPELINES = bench.read_rows(DATA / "measured_pipelines.jsonl")
 
 
-@pytest.mark.parametrize("row", sampled({row["id"]: row for row in SMALL}, keep=2))
+@pytest.mark.parametrize("row", sampled({row["id"]: row for row in SMALL}, keep=1))
 def test_the_estimate_is_what_was_measured(row: dict[str, Any]) -> None:
     """Within 2 %, the promise; within half a percent, as it is. Reserved within 3 %, but for
     DeepSpeed's checkpoints, whose contiguous buffers are one per layer here.

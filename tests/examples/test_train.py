@@ -28,6 +28,7 @@ def losses(ran: Ran) -> list[float]:
     return found
 
 
+@pytest.mark.proof
 def test_the_loss_falls(train: Train) -> None:
     """From what guessing gives, also for what was held out; a sample is written at the end."""
     config = shipped("zero2_fp32") | {"train_micro_batch_size_per_gpu": 8}

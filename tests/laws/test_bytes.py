@@ -73,7 +73,7 @@ def trained(preset: str, engine: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("preset", "engine"), sampled([(p, e) for e in ENGINES for p in PRESETS], 40)
+    ("preset", "engine"), sampled([(p, e) for e in ENGINES for p in PRESETS], 16)
 )
 def test_ledgers_over_sequences(preset: str, engine: str) -> None:
     """A preset with an engine, at every sequence."""

@@ -116,9 +116,12 @@ def test_a_history_of_another_form_is_left_out(
     assert capsys.readouterr().err.startswith("\ncertain:")
 
 
-DIES = """
-from tests.report.test_in_program import cross_entropy
+DIES = f"""
 from gpu_mem_calculator import explain_oom
+class OutOfMemoryError(RuntimeError):
+    pass
+def cross_entropy():
+    raise OutOfMemoryError({MESSAGE!r})
 with explain_oom():
     cross_entropy()
 """

@@ -104,10 +104,10 @@ def test_no_answer_is_torn_and_the_service_goes_on(
     seen: Counter[str] = Counter()
 
     async def load() -> None:
-        asking = [one(port, seen, time.monotonic() + 4) for _ in range(8)]
+        asking = [one(port, seen, time.monotonic() + 2.5) for _ in range(8)]
 
         async def kill() -> None:
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(1)
             victim.kill()
 
         await asyncio.gather(kill(), *asking)

@@ -127,6 +127,7 @@ def test_who_comes_when_too_many_wait_is_told() -> None:
     assert all(one.status == 200 for one in found if isinstance(one, TaskReply))
 
 
+@pytest.mark.proof
 def test_a_client_that_leaves_frees_the_lane() -> None:
     """A replay of minutes, its client gone: the next replay is answered soon."""
     body = msgspec.json.encode(LONG_RUN)

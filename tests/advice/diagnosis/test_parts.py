@@ -104,11 +104,11 @@ def test_what_depends_on_a_card_that_is_not_known_has_no_estimate() -> None:
 
 
 def test_the_cards_memory_is_told_part_by_part() -> None:
-    """Of 49 runs that died: no more is allocated than the phase has at most, but where the program
-    held more than its run says.
+    """Of every third run that died: no more is allocated than the phase has at most, but where the
+    program held more than its run says.
     """
     held = set()
-    for case in DIED:
+    for case in (one for at, one in enumerate(DIED) if at % 3 == 0 or one["id"] in HOLD_MORE):
         parts = {one.name: one for one in diagnose(case["text"], case["config"]).parts}
         assert {"allocated", "reserved but unallocated", "outside torch", "free"} <= parts.keys()
         assert not parts["outside torch"].beyond

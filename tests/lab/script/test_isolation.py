@@ -92,6 +92,7 @@ def test_what_it_starts_does_not_outlive_it(tmp_path: Path) -> None:
     assert ended(int(file.read_text()))
 
 
+@pytest.mark.proof
 def test_after_its_time_everything_is_ended(tmp_path: Path) -> None:
     """None says that it was late."""
     file = tmp_path / "pid"

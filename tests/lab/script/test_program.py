@@ -58,6 +58,7 @@ def _close(run: dict[str, Any]) -> None:
     assert traced.peak_phase.startswith(("s1.", "s2."))  # the optimizer's states exist
 
 
+@pytest.mark.proof
 def test_trainer_has_the_estimate_s_peak() -> None:
     """transformers.Trainer itself ran, as a row of measured runs is predicted."""
     row = MeasuredRun(

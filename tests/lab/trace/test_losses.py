@@ -53,7 +53,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("family", "training", "engine"), sampled(RUNS, 5))
+@pytest.mark.parametrize(("family", "training", "engine"), sampled(RUNS, 3))
 def test_a_trace_agrees(family: str, training: dict[str, Any], engine: dict[str, Any]) -> None:
     """Within blocks of the allocator that are not split."""
     run = {

@@ -14,6 +14,7 @@ from gpu_mem_calculator.pytorch.replay.replays import history, replay
 from gpu_mem_calculator.pytorch.replay.rounding import UNIT
 from gpu_mem_calculator.pytorch.replay.settings import AllocatorSettings
 from tests.conftest import HERE
+from tests.corpus import sampled
 from tests.pytorch.replay.recorded import HISTORIES, Run, load
 
 STREAMS = sorted(path.name.removesuffix(".json.gz") for path in HISTORIES.glob("*.json.gz"))
@@ -51,7 +52,9 @@ class RecordedAddresses:
         return object()
 
 
-@pytest.mark.parametrize(("name", "run"), [run for run in RUNS if run not in TIES])
+@pytest.mark.parametrize(
+    ("name", "run"), sampled([run for run in RUNS if run not in TIES], keep=30)
+)
 def test_every_reserved_step_is_that_of_the_gpu(name: str, run: str) -> None:
     """After each of a run's events, as many bytes are reserved as on the GPU."""
     stream, runs = load(name)
@@ -90,7 +93,9 @@ def test_without_them_the_peak_is_still_the_gpus(name: str, run: str) -> None:
     assert footprint.retries == pytest.approx(recording.retries, abs=1)
 
 
-@pytest.mark.parametrize(("name", "run"), [run for run in RUNS if run not in TIES])
+@pytest.mark.parametrize(
+    ("name", "run"), sampled([run for run in RUNS if run not in TIES], keep=30)
+)
 def test_phases_and_retries_are_what_torch_reported(name: str, run: str) -> None:
     """Peaks and retries are those of torch's statistics, up to ties between blocks of 1 MiB."""
     stream, runs = load(name)

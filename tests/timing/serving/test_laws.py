@@ -57,7 +57,7 @@ def check(seconds: ServingSeconds, where: object) -> None:
 PRESETS = [row["name"] for row in catalog.rows("index")]
 
 
-@pytest.mark.parametrize("model", sampled(PRESETS, 5))
+@pytest.mark.parametrize("model", sampled(PRESETS, 3))
 def test_servers_of_every_preset(model: str) -> None:
     """Longer prompts, longer contexts and more users never take less time."""
     for number, engine in enumerate(server_names()):

@@ -106,7 +106,8 @@ def test_buffers_of_overlapped_collectives_grow_with_the_micro_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "engine", ["megatron_lm", "fsdp", "deepspeed", "megatron_deepspeed", "pytorch_ddp"]
+    "engine",
+    sampled(["megatron_lm", "fsdp", "deepspeed", "megatron_deepspeed", "pytorch_ddp"], keep=2),
 )
 def test_a_structure_takes_the_same_whatever_was_searched_before(engine: str) -> None:
     """What structures share is the same for all of them: loss, optimizer, sharding told apart."""
