@@ -74,10 +74,11 @@ def test_a_log_with_its_command_is_counted_on_the_forms_card(visit: Visit) -> No
     """Where the text says none."""
     page = visit.open(SERVE)
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
-    drop(page, {"run.log": f"vllm serve Qwen/Qwen3-8B\n{oom}"})
+    drop(page, {"run.log": f"vllm serve Qwen/Qwen3-32B\n{oom}"})
     expect(page.locator(".diagnosis")).to_contain_text("The card is not known")
     page.get_by_role("button", name="Count it on the form").click()
-    expect(page.locator(".diagnosis")).to_contain_text("by an estimate: Qwen3 8B")
+    expect(page.locator(".diagnosis")).to_contain_text("by an estimate: Qwen3 32B")
+    expect(page.locator(".diagnosis li").first).to_contain_text(". It then fits, by an estimate.")
     expect(page.get_by_role("button", name="Count it on the form")).to_have_count(0)
 
 

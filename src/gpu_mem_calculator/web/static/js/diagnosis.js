@@ -39,7 +39,7 @@ function shown(found, known, again) {
 }
 
 function remedy(one) {
-  const fits = one.fits ? " It then fits, by an estimate." : "";
+  const fits = one.fits ? `${one.sentence.endsWith(".") ? "" : "."} It then fits, by an estimate.` : "";
   return make("span", {}, one.sentence, fits, ...(one.command ? [make("pre", {}, one.command)] : []));
 }
 
