@@ -72,7 +72,9 @@ def result_laws(result: MemoryResult) -> Iterator[str]:
     for one in result.timeline:
         if min(one["bytes"].values(), default=0) < 0:
             yield f"the timeline has {one['bytes']} at {one.get('instant')}"
-    if (result.headroom_bytes >= 0) != (result.verdict == FITS) and result.verdict != "cannot_tell":
+    by_node = result.host is not None and result.host.verdict != FITS  # its memory decides
+    decided = result.verdict != "cannot_tell" and not by_node
+    if decided and (result.headroom_bytes >= 0) != (result.verdict == FITS):
         yield f"{result.verdict} with {result.headroom_bytes:,} B of room"
     if result.verdict == FITS and (result.device_bytes or 0) > result.gpu_memory_bytes:
         yield f"fits, and nvidia-smi shows {result.device_bytes:,} of {result.gpu_memory_bytes:,} B"

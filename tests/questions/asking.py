@@ -141,11 +141,10 @@ def _rest(question: Question, checks: Checks) -> tuple[str, str]:
     from gpu_mem_calculator.web.worker_messages import TaskRequest
 
     body = json.dumps(question.run).encode()
-    try:
-        reply = reply_or_refusal(TaskRequest(task=question.words[0], body=body, options={}))
-    except InputError as error:
-        return _refusal(checks, error.problems)
+    reply = reply_or_refusal(TaskRequest(task=question.words[0], body=body, options={}))
     data = json.loads(reply.body)
+    if reply.status != 200:
+        return _refusal(checks, data["problems"])
     if question.words[0] in ("calculate", "infer"):
         result_laws(checks, data)
         result = to_builtins(full_estimate(question.run or {}).result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Change = Remedy | ServingChange
 
+MOST = 240  # characters of the line: three rows of a terminal
+
 
 def pasted_line(estimate: Estimate, changes: Sequence[Change] | None = None) -> str:
     """The line made for an issue or a chat. `changes` are those with which the run fits, the best
@@ -29,7 +31,8 @@ def pasted_line(estimate: Estimate, changes: Sequence[Change] | None = None) -> 
     found = changes_of(estimate) if changes is None else changes
     if not found:
         return estimate.result.summary
-    return summary(estimate.result, _words(estimate, _first(estimate, found)))
+    lines = [summary(estimate.result, one) for one in _words(estimate, _first(estimate, found))]
+    return next((one for one in lines if len(one) <= MOST), lines[-1])
 
 
 def with_change(checked: Checked) -> Checked:
@@ -66,11 +69,11 @@ def _first(estimate: Estimate, changes: Sequence[Change]) -> Change:
     return changes[0]
 
 
-def _words(estimate: Estimate, change: Change) -> str:
-    """`fits with` and the change: the options of the run's tool, else its title."""
+def _words(estimate: Estimate, change: Change) -> Iterator[str]:
+    """`fits with` and the change: the options of the run's tool, else its titles, then fewer."""
     from .diagnosis.own_words import changed_words
 
-    settings, title, certain = _told(change)
+    settings, titles, certain = _told(change)
     own, asked = "", estimate.asked
     if asked is not None and asked.reading is not None:
         from .diagnosis.program_words import program_words
@@ -79,13 +82,16 @@ def _words(estimate: Estimate, change: Change) -> str:
     elif estimate.served:
         own = changed_words(Asked(run=estimate.result.run), settings)
     code = ", ".join(f"`{one}`" for one in own.splitlines())
-    return f"{'fits' if certain else 'may fit'} with {code or title}"
+    begin = f"{'fits' if certain else 'may fit'} with "
+    yield begin + (code or ", ".join(titles))
+    for many in range(len(titles) - 1, 0, -1):
+        yield f"{begin}{', '.join(titles[:many])} and {len(titles) - many} more"
 
 
-def _told(change: Change) -> tuple[tuple[str, ...], str, bool]:
-    """The settings of a change, its title, and whether it is certain to fit."""
+def _told(change: Change) -> tuple[tuple[str, ...], Sequence[str], bool]:
+    """The settings of a change, its titles, and whether it is certain to fit."""
     from .training.remedies import Remedy
 
     if isinstance(change, Remedy):
-        return change.settings, ", ".join(change.changes), change.certain
-    return change.setting, change.title, change.fits
+        return change.settings, change.changes, change.certain
+    return change.setting, (change.title,), change.fits

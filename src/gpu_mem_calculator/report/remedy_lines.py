@@ -64,7 +64,7 @@ def short_remedy(
     remedy: Remedy, words: Sequence[str], most: int, width: int = WIDTH
 ) -> list[Line] | None:
     """A remedy in at most `most` lines: with the whole command, with what it adds to it, or without
-    it; None where that is too long.
+    it, then without the last of its changes; None where that is too long.
     """
     begin = label(remedy)
     head = wrap_lines(begin, _short_words(remedy, width - len(begin)), width=width)
@@ -73,5 +73,10 @@ def short_remedy(
         lines = [*head, *command(indent, command_words, width)]
         if len(lines) <= most:
             return lines
-    lines = wrap_lines(begin, f"{', '.join(remedy.changes)} (--long has the command)", width=width)
-    return lines if len(lines) <= most else None
+    for many in range(len(remedy.changes), 0, -1):
+        left_out = ["…"] if many < len(remedy.changes) else []
+        text = f"{', '.join([*remedy.changes[:many], *left_out])} (--long has the command)"
+        lines = wrap_lines(begin, text, width=width)
+        if len(lines) <= most:
+            return lines
+    return None

@@ -17,6 +17,7 @@ from ...estimates.fit_verdict import CLEAR, FITS, SHORT, UNSURE
 from ...estimates.lengths_result import can_expand
 from ...estimates.result import MemoryResult
 from ...estimates.verdict_words import total_bytes
+from ...runfile.read import with_settings
 from .change_candidates import ADAPTER, Candidate, further_savings, savings
 from .last_resorts import (
     changed_estimate,
@@ -228,15 +229,15 @@ class RemedySearch:
             changes=tuple(one.title for one in changes),
             settings=settings,
             cost="; ".join(dict.fromkeys(one.cost for one in changes if one.cost)),
-            saves_bytes=total_bytes(self.shown) - total_bytes(self._total(changed)),
+            saves_bytes=total_bytes(self.shown) - total_bytes(self._total(settings, changed)),
             certain=all(one.adds_bytes == 0 for one in changed.result.limits),
         )
 
-    def _total(self, changed: Estimate) -> MemoryResult:
-        """The figures of a changed run, replayed where those that are shown are."""
+    def _total(self, settings: tuple[str, ...], changed: Estimate) -> MemoryResult:
+        """The figures of the run with some settings, replayed where those that are shown are."""
         if self.shown.needs_bytes is None:
             return changed.result
-        return full_estimate(changed.result.run).result
+        return full_estimate(with_settings(self.estimate.result.run, settings)).result
 
 
 def _compatible(singles: tuple[SingleChange, ...]) -> bool:

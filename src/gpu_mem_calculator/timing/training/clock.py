@@ -75,7 +75,12 @@ class BlockClock:
         m = larger(m, LEAST_ROWS)
         if one.part == EXPERTS and self.wide_experts:
             slow = 2.0 / (self.machine.peak["fp32"] * sustained_share(self.machine))
-            seconds = matmul_seconds(self.machine, m, n, k, "fp32", one.count, layout)
+            seconds = larger(  # where a curve falls between its points, more rows are not faster
+                *(
+                    matmul_seconds(self.machine, rows, n, k, "fp32", one.count, layout)
+                    for rows in (m, LEAST_ROWS)
+                )
+            )
             products: Any = m * n * k * one.count
             return larger(seconds, products * slow)
         if one.part == EXPERTS:

@@ -18,7 +18,7 @@ from ...runfile.read import given_keys
 from ...runfile.resolve.resolve import resolve
 from ...runfile.resolve.resolved_run import ResolvedRun
 from ...runfile.text.errors import quoted
-from ...serving import server
+from ...serving import USUAL, server, spellings
 from ..translation.arguments import tables
 from ..writing.texts import command_text
 from ..writing.unsaid import read_back, unsaid_sentences
@@ -82,7 +82,7 @@ def moved_to(name: str, file: RunFile) -> tuple[RunFile, list[str], list[str]]:
     kept and has another meaning there.
     """
     assert file.inference is not None
-    before = file.inference.engine or "vllm"
+    before = spellings()[file.inference.engine or USUAL]
     if before == name:
         return file, [], []
     given = given_keys(file.inference)
