@@ -14,6 +14,7 @@ from gpu_mem_calculator.estimates.explain.worked_formula import (
     kind_terms,
     parameter_product,
 )
+from gpu_mem_calculator.ledger.formula import numbers_of
 from gpu_mem_calculator.ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM
 from gpu_mem_calculator.ledger.units import GIB
 
@@ -129,3 +130,17 @@ def test_optimizer_states_have_2_to_12_bytes_a_parameter(each: int, found: int |
     made = estimate(**LLAMA)
     product = parameter_product(made, OPTIM, each * made.result.num_parameters)
     assert (product and product.bytes_each) == found
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_activations_of_a_server_have_their_own_factors(engine: str) -> None:
+    """Their names are those of the entry's formula, and they multiply to the figure."""
+    run = SERVER | {"inference": {"engine": engine, "tensor_parallel_size": 2}}
+    found = [one for one in terms(estimate(**run), ACT) if one.product]
+    logits = [one for one in found if "logits" in one.name]
+    assert logits
+    for one in found:
+        arithmetic = numbers_of(one.product.removesuffix(" =")).replace(",", "").replace("×", "*")
+        assert eval(arithmetic) == one.bytes, one
+    rows = "sequences" if engine == "vllm" else "rows"
+    assert all(f" {rows} × 128,256 logits × " in one.product for one in logits), logits

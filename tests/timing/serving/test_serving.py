@@ -7,6 +7,9 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.estimates.calculator import full_estimate
 from gpu_mem_calculator.estimates.serving.speed import find_card_rates, no_speed, speed
+from gpu_mem_calculator.estimates.verdict_words import server_words
+from gpu_mem_calculator.report.serving.html import pace
+from gpu_mem_calculator.report.serving.words import speed_words
 from gpu_mem_calculator.runfile.config import GPUConfig
 from gpu_mem_calculator.timing.serving.roofline import (
     COMPUTE,
@@ -159,9 +162,39 @@ def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
 
 
 def test_lengths_stay_within_what_is_served() -> None:
-    """A prompt of 1,024 and an answer of 256, less where the server takes less."""
+    """A prompt of 1,024 and an answer of 256, less where the server takes less; decoding is at the
+    tokens of the verdict's users.
+    """
     result = [speed(full_estimate(run_file("llama3.1-8b", max_seq_len=n))) for n in (8192, 1000)]
-    assert [(f.prompt_len, f.context) for f in result if f] == [(1024, 1280), (744, 1000)]
+    assert [(f.prompt_len, f.context) for f in result if f] == [(1024, 8192), (744, 1000)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_seq_len": 8192},
+        {"max_seq_len": 8192, "batch_size": 5},
+        {"max_seq_len": 8192, "batch_size": 5000},
+        {"batch_size": 35, "prompt_len": 2000, "new_tokens": 100, "data_parallel_size": 2},
+    ],
+)
+def test_speed_is_of_the_users_that_the_verdict_names(options: dict[str, int]) -> None:
+    """Their number, those asked for or those that fit, and the tokens of each; in words too."""
+    file = run_file("llama3.1-8b", **options)
+    copies = options.get("data_parallel_size", 1)
+    found = full_estimate(replace(file, hardware=replace(file.hardware, num_gpus=copies)))
+    serving, result = found.result.serving, speed(found)
+    assert serving is not None
+    assert result is not None
+    users = min(serving.users, options.get("batch_size", serving.users))
+    assert [row.sequences for row in result.decode] == [1, users]
+    assert result.context == serving.users_context
+    each = f"at {serving.users_context:,} tokens each"
+    assert f"{users:,} users {each}" in server_words(serving) or users < options["batch_size"]
+    assert f" for {users:,} users (" in speed_words(result)
+    assert speed_words(result).endswith(each)
+    assert f"<dt>{users:,} users {each}</dt>" in pace(result)
 
 
 def test_speculation_is_left_out_and_said_so() -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...ledger.formula import Formula, formula_text, numbers_of
 from ...ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, Entry
 from ...ledger.units import GIB, MIB, count, gib
 from ...run.run import Options
@@ -39,12 +40,16 @@ class ParameterProduct(Struct, frozen=True):
 
 
 class AliveGroup(Struct, frozen=True):
-    """Entries of one kind and name that are alive: their copies, and the bytes of all of them."""
+    """Entries of one kind and name that are alive: their copies, and the bytes of all of them.
+
+    `formula`: of a server's, where it is one entry.
+    """
 
     kind: str
     name: str
     copies: int
     bytes: int
+    formula: Formula = ""
 
 
 class Product(NamedTuple):
@@ -105,7 +110,8 @@ def _alive_groups(entries: Iterable[Entry], kind: str, instant: str) -> list[Ali
             name = entry.name.rpartition(": ")[2]
             before = found.get(name, AliveGroup(kind, name, 0, 0))
             copies = before.copies + int(entry.live[instant])
-            found[name] = AliveGroup(kind, name, copies, before.bytes + size)
+            formula = "" if before.copies else entry.formula
+            found[name] = AliveGroup(kind, name, copies, before.bytes + size, formula)
     return list(found.values())
 
 
@@ -130,9 +136,12 @@ def _products(estimate: Estimate, group: AliveGroup) -> Iterator[Product]:
         product = serving.kv_tokens * serving.kv_bytes_per_token
         words = f"{serving.kv_tokens:,} tokens × {serving.kv_bytes_per_token:,} bytes"
         yield from _written(words, product, total, "tokens × bytes a token")
+    text = formula_text(group.formula)
+    if text and numbers_of(text):
+        yield Product(f"{text} =", text)
     if kind == ACT and name.startswith(KEPT):
         yield from _layers_product(estimate, group.copies, total)
-    if kind == ACT and "logits" in name:
+    if kind == ACT and "logits" in name and estimate.result.serving is None:
         yield from _logits_product(estimate, total)
 
 

@@ -125,7 +125,7 @@ def speed(estimate: Estimate) -> SpeedResult | None:
         return None
     timed = timed_replica(resolved, _section(estimate), card)
     serving = timed.replica
-    prompt, context = sequence_lengths(estimate)
+    (prompt, _), context = sequence_lengths(estimate), decode_context(estimate)
     first = first_token_time(serving.alone, prompt, prompt_chunk(resolved))
     rate, bound = prompt_rate(serving, prompt)
     copies = int(run.mesh.dp)
@@ -174,6 +174,16 @@ def sequence_lengths(estimate: Estimate) -> tuple[int, int]:
     return max(1, context - new), context
 
 
+def decode_context(estimate: Estimate) -> int:
+    """Tokens of a sequence that is decoded: those of the users that the verdict names."""
+    serving, run = estimate.result.serving, estimate.resolved.run
+    if serving is None:
+        return int(run.seq) + int(run.generated)
+    if serving.users:
+        return serving.users_context
+    return min(serving.users_context, serving.longest_context) or serving.users_context
+
+
 def _section(estimate: Estimate) -> GPUConfig:
     return GPUConfig(**estimate.result.run.get("hardware", {}))
 
@@ -181,29 +191,33 @@ def _section(estimate: Estimate) -> GPUConfig:
 def _decode(estimate: Estimate, timed: TimedReplica, context: int) -> Iterator[DecodeSpeed]:
     copies, serving = int(estimate.resolved.run.mesh.dp), timed.replica
     engine = estimate.resolved.engine.name
-    for sequences in _decode_batches(estimate, context):
-        replicas, replica = (copies, serving) if sequences > 1 else (1, serving.alone)
-        together, each, bound = step_rates(replica, context, sequences)
+    for users in _decode_users(estimate):
+        replicas, replica = (copies, serving) if users > 1 else (1, serving.alone)
+        sequences = -(-users // replicas)
+        _, each, bound = step_rates(replica, context, sequences)
         yield DecodeSpeed(
-            sequences=replicas * sequences,
-            tokens_per_second=replicas * together,
+            sequences=users,
+            tokens_per_second=users * each,
             tokens_per_second_each=each,
             bound=bound,
             expected=_expected(
                 step_seconds(timed, context, sequences),
-                replicas * sequences,
-                replicas * together,
-                _figures(engine, TOGETHER if sequences > 1 else ALONE),
+                users,
+                users * each,
+                _figures(engine, TOGETHER if users > 1 else ALONE),
             ),
         )
 
 
-def _decode_batches(estimate: Estimate, context: int) -> list[int]:
-    """Batches to decode on each replica: one sequence, and as many as fit."""
-    if not estimate.served:
+def _decode_users(estimate: Estimate) -> list[int]:
+    """Concurrent users to decode: one, and as many as the verdict names: those asked for, or as
+    many as fit.
+    """
+    serving = estimate.result.serving
+    if serving is None:
         return sorted({1, int(estimate.resolved.run.batch)})
-    most = min(min(int(one.sequences(context)), one.most_sequences) for one in estimate.served)
-    return sorted({1, most}) if most else [1]
+    most = min(serving.users, serving.users_asked or serving.users)
+    return sorted({1, max(1, most)})
 
 
 def _notes(resolved: ResolvedRun, hardware: Hardware) -> Iterator[str]:

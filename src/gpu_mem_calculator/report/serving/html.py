@@ -15,7 +15,7 @@ from ..html import html_report
 from ..html_tables import num_cells, size, table, text
 from ..shortfall import shortfall
 from ..svg import svg_text
-from .words import start_note
+from .words import start_note, users_words
 
 TITLES = {
     "room": "Users by context",
@@ -192,7 +192,7 @@ def pace(speed: SpeedResult) -> str:
             words += f" each, {rate * users:,.0f} in all"
         elif found is not None:
             words += f" ({found.least:,.0f}–{found.most:,.0f})"
-        rows.append((f"{users:,} user{'s' * (users > 1)}", words))
+        rows.append((f"{users_words(users, speed.context)}{' each' * (users > 1)}", words))
     first = 1000 * speed.first_token_seconds
     rows.append(("First token", f"{first:,.0f} ms at best, after {speed.prompt_len:,} tokens"))
     items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
@@ -205,7 +205,7 @@ def _speed(speed: SpeedResult) -> str:
     rows = [_speed_row(first, speed.expected_prefill, rate, f"{each:,.1f} ms", bound)]
     for one in speed.decode:
         each_says = f"{one.tokens_per_second_each:,.1f} tokens/s each"
-        head = f"decode, {one.sequences:,} user{'s' * (one.sequences > 1)}"
+        head = f"decode, {users_words(one.sequences, speed.context)}"
         rows.append(_speed_row(head, one.expected, one.tokens_per_second, each_says, one.bound))
     heads = ["", "#expected", "#upper bound", "#each at most", "bounded by"]
     sentence = " ".join([*(f"Computed {note}." for note in speed.notes), shortfall(speed.engine)])

@@ -48,7 +48,8 @@ def _batch_words(estimate: Estimate, answers: Answers | None) -> str:
 def speed_words(speed: SpeedResult) -> str:
     """The tokens per second to expect, with their range; the bound without benchmarks."""
     first, *more = (_decode_words(row) for row in speed.decode)
-    return ", ".join([first.replace(" for ", " tokens/s for ", 1), *more])
+    each = f"at {speed.context:,} tokens{' each' if more else ''}"
+    return ", ".join([first.replace(" for ", " tokens/s for ", 1), *more, each])
 
 
 def _decode_words(row: DecodeSpeed) -> str:
