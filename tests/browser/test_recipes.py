@@ -35,8 +35,13 @@ def test_qlora_on_one_card(visit: Visit) -> None:
     expect(page.get_by_role("combobox", name="GPU")).to_have_value("GeForce RTX 4090")
     expect(verdict(page)).to_have_class("verdict fits")
     expect(page.locator(".recipe .moved")).to_have_text(
-        "QLoRA needs PyTorch DDP, so the framework changed from PyTorch FSDP."
+        "QLoRA is not modelled with PyTorch FSDP, so the framework is now PyTorch DDP."
     )
+    said = page.locator("section:has(#h-remarks)")
+    expect(said).to_contain_text("sequence of 4,096 tokens")
+    expect(said).to_contain_text("As transformers.Trainer with PEFT")
+    for tool in ("TRL", "LLaMA-Factory", "Axolotl"):
+        expect(said).to_contain_text(tool)
 
 
 def test_recipes_by_keyboard(visit: Visit) -> None:
@@ -94,7 +99,7 @@ def test_methods(visit: Visit) -> None:
     visit.change(lambda: recipe(page, "DPO"))
     expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("8")
     expect(page.locator(".card")).to_contain_text("reference model")
-    expect(page.locator(".method .moved")).to_contain_text("DPO needs PyTorch DDP")
+    expect(page.locator(".method .moved")).to_contain_text("DPO is not modelled with")
     visit.change(lambda: recipe(page, "GRPO"))
     expect(page.locator(".plot")).to_contain_text("generation")
     expect(field(page, "training.seq_len").get_by_role("textbox")).to_have_attribute(

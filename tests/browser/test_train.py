@@ -20,6 +20,10 @@ def test_opens_with_the_picture(visit: Visit) -> None:
     assert len(page.evaluate(SLICES)["act"]) > 60
     assert page.locator(".plot").bounding_box()["y"] < 200
     expect(verdict(page)).to_contain_text("fits")
+    said = page.locator("section:has(#h-remarks)")
+    expect(said).to_contain_text("sequence of 4,096 tokens (training.seq_len)")
+    length = field(page, "training.seq_len").get_by_role("textbox")
+    expect(length).to_have_attribute("placeholder", "4096")
 
 
 @pytest.mark.proof

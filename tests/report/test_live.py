@@ -33,6 +33,17 @@ SERVERS: dict[str, dict[str, Any]] = {
         "hardware": {"gpu": "h100-80gb-sxm"},
     },
 }
+QLORA: dict[str, Any] = {
+    "model": {"name": "llama3.1-8b"},
+    "training": {
+        "precision": "bf16_pure",
+        "lora": {"r": 16},
+        "quantization": "nf4",
+        "upcast_unquantized": True,
+    },
+    "hardware": {"gpu": "rtx-4090"},
+    "engine": {"type": "pytorch_ddp"},
+}
 ALL = {**RUNS, **SERVERS}
 ALWAYS = {
     "patterns",
@@ -247,3 +258,13 @@ def test_tensors_that_do_not_fit_need_no_replay() -> None:
     assert "✗ does not fit" in html
     assert "GiB short" in html
     assert "needs <strong>at least " in html
+
+
+def test_a_recipe_says_what_other_tools_need() -> None:
+    """As the command line does; not while a replay is awaited, nor of a training of all weights."""
+    estimate = full_estimate(QLORA, replay=False)
+    said = look(estimate, None, width=800)["parts"]["remarks"]
+    for tool in ("transformers.Trainer", "TRL", "LLaMA-Factory", "Axolotl"):
+        assert tool in said
+    assert "Axolotl" not in look(estimate, None, width=800, pending=True)["parts"]["remarks"]
+    assert "Axolotl" not in seen("ddp")["parts"]["remarks"]

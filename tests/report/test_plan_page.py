@@ -158,3 +158,18 @@ def test_words_are_not_names_of_keys() -> None:
     assert change_words({"engine.distributed_optimizer": False}) == "no distributed optimizer"
     assert change_words({"training.loss": "te_fused"}) == "Transformer Engine's loss"
     assert change_words({"parallelism.virtual_pipeline_size": 4}) == "interleaved in 4 chunks"
+
+
+def test_what_was_assumed_is_said() -> None:
+    """A batch and a sequence that nobody gave, and host RAM that nobody said a node has."""
+    plans = some_plans()
+    asked = {**plans.question, "global_batch": None, "assumed": {"seq_len": 8192}}
+    plan = replace(plans.plans[0], host_bytes_per_node=152 * 2**30)
+    said = unescape(plan_body(replace(plans, question=asked, plans=[plan], front=[0]), asked=True))
+    assert "sequence 8,192 (assumed), global batch 1,024 (assumed)" in said
+    assert "152 GiB a node (assumed)" in said
+    hardware = {**plan.run["hardware"], "node_memory_gb": 2048}
+    known = replace(plan, run={**plan.run, "hardware": hardware})
+    said = unescape(plan_body(replace(plans, plans=[known], front=[0]), asked=True))
+    assert "global batch 1,024, 1 T tokens<" in said
+    assert "152 GiB a node<" in said

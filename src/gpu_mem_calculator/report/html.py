@@ -41,6 +41,7 @@ from .lines import count, gib
 from .longest_sequence import longest_sequence_words
 from .patterns import defs, swatch, titles
 from .picture import in_course, timeline
+from .recipe_words import recipe_notes
 from .remedy_lines import Commands, remedy_words
 
 USUAL_CONTEXT = 8192  # tokens; shown beside a longer context of the run
@@ -73,7 +74,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
         "phases": _phases(page),
         "numbers": numbers_list(page),
         "ledger": ledger_details(page),
-        "remarks": remarks(result),
+        "remarks": remarks(estimate),
         "run": text(json.dumps(result.run, indent=2, ensure_ascii=False)),
         "command": "gpu-mem-calc calculate --config run.json --format html --output report.html",
         "version": __version__,
@@ -311,14 +312,25 @@ def _phases(page: EstimatePage) -> str:
     return f'<section aria-labelledby="h-phases">{head}{phases_table(page)}</section>'
 
 
-def remarks(result: MemoryResult) -> str:
-    """Warnings and assumptions."""
+def _recipe(estimate: Estimate) -> Sequence[str]:
+    """Whose recipe a run of adapters is, and what other tools need; not of a command that was read,
+    which says whose it is.
+    """
+    if estimate.serves or "program" in estimate.result.run:
+        return ()
+    return [one for one in recipe_notes(estimate) if one not in estimate.result.warnings]
+
+
+def remarks(estimate: Estimate, *, pending: bool = False) -> str:
+    """Warnings, whose recipe it is, and assumptions; `pending`: what takes longer follows."""
+    result, notes = estimate.result, () if pending else _recipe(estimate)
     what = "Warning" if result.serving is None else "Note"
     warnings = "".join(f'<p class="warning">{what}: {text(one)}</p>' for one in result.warnings)
+    said = "".join(f"<p>{text(one[:1].upper() + one[1:])}.</p>" for one in notes)
     assumed = remarks_list(result.assumed)
     listed = f"<p>Assumed, as the run file does not say:</p>{assumed}"
     none = "<p>No warnings, and nothing is assumed but each framework’s own defaults.</p>"
-    return (warnings + (listed if assumed else "")) or none
+    return (warnings + said + (listed if assumed else "")) or none
 
 
 def remedies_section(

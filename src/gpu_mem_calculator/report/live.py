@@ -71,7 +71,7 @@ def look(
         "phases": phases_table(page) if page.result.phases else "",
         "numbers": numbers_list(page, pending=pending),
         "ledger": ledger_details(page),
-        "remarks": remarks(page.result),
+        "remarks": remarks(estimate, pending=pending),
     }
     if not (pending and in_course(page.columns)):
         parts["instants"] = instants_table(page)

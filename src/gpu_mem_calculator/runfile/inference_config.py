@@ -136,8 +136,8 @@ class DecodeSpeed(Struct, frozen=True, kw_only=True):
 class SpeedResult(Struct, frozen=True, kw_only=True):
     """Estimates, and upper bounds by roofline: compute, memory bandwidth, interconnect.
 
-    `decode` is for sequences of `context` tokens: one alone, and as many as the verdict names. `expected_prefill`
-    are the prompt tokens per second to expect. `notes` say what is left out.
+    `decode` is for sequences of `context` tokens: one alone, and as many as the verdict names.
+    `expected_prefill` are the prompt tokens per second to expect. `notes` say what is left out.
     """
 
     engine: str

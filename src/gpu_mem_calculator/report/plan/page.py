@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ...ledger.units import GIB
+from ...estimates.node import USUAL
+from ...ledger.units import GIB, gib
 from ..html import asset
 from ..html_tables import num_cells, remarks_list, size, table, text
 from .amounts import (
@@ -95,6 +96,10 @@ def figures(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "users", f"{plan.serving.users:,} (memory for {plan.serving.most_users:,})"
         yield "replicas", f"{plan.serving.replicas:,} on {plan.serving.gpus:,} GPUs"
     yield "tokens/s", rate_text(plan.tokens_per_second)
+    if plan.host_bytes_per_node > USUAL:
+        known = (plan.run.get("hardware") or {}).get("node_memory_gb")
+        assumed = "" if known else " (assumed)"
+        yield "host RAM", f"{gib(plan.host_bytes_per_node, 0)} GiB a node{assumed}"
     training = list(training_words(plan))
     if training:
         yield "all tokens", ", ".join(training)

@@ -277,15 +277,20 @@ def _trained_words(asked: Mapping[str, Any], run: Mapping[str, Any], hints: bool
     training = run.get("training") or {}
     sequence = asked.get("seq_len") or training.get("seq_len")
     if sequence:
-        assumed = hints and "seq_len" in (asked.get("assumed") or {})
-        yield f"sequence {sequence:,}{' (--seq-len changes it)' if assumed else ''}"
+        chosen = "seq_len" in (asked.get("assumed") or {})
+        yield f"sequence {sequence:,}{_chosen('--seq-len', hints) if chosen else ''}"
     if asked.get("global_batch"):
         yield f"global batch {asked['global_batch']:,}"
     elif training:
         steps = training.get("gradient_accumulation_steps") or 1
         copies = (run.get("parallelism") or {}).get("data_parallel_size") or 1
         batch = (training.get("batch_size") or 1) * steps * copies
-        yield f"global batch {batch:,}{' (--global-batch changes it)' if hints else ''}"
+        yield f"global batch {batch:,}{_chosen('--global-batch', hints)}"
+
+
+def _chosen(option: str, hints: bool) -> str:
+    """That nobody gave a number, and the option that does."""
+    return f" ({option} changes it)" if hints else " (assumed)"
 
 
 def _served_words(asked: Mapping[str, Any]) -> Iterator[str]:

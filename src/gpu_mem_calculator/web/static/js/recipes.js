@@ -86,7 +86,7 @@ function rowSwitch({ name, legend, rows, now, engines, more = () => [] }, { engi
     const [from, wanted] = [engineNow(), wantedBy()];
     const { engine, all } = settingsOf(row);
     before = engine === wanted ? null : wanted;
-    const needs = before ? `${row.title} needs ${engineTitle(engine)}, so the framework changed from ${engineTitle(before)}.` : `The framework is ${engineTitle(engine)} again.`;
+    const needs = before ? `${row.title} is not modelled with ${engineTitle(before)}, so the framework is now ${engineTitle(engine)}.` : `The framework is ${engineTitle(engine)} again.`;
     if (engine !== from) note = { engine, row: row.name, text: needs };
     else if (note) note.row = null;
     apply(all);

@@ -18,7 +18,7 @@ export const VIEWS = {
     title: "Train",
     sections: ["model", "hardware", "training", "parallelism", "engine"],
     without: () => [],
-    start: { engine: { type: "fsdp" }, training: { batch_size: 1, seq_len: 4096 } },
+    start: { engine: { type: "fsdp" } },
   },
   serve: {
     title: "Serve",
