@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from gpu_mem_calculator.cli.main import main
 from tests.tools.corpora.score import FOLDER, rows
@@ -103,8 +104,9 @@ def checked(row: Mapping[str, Any], *options: str) -> tuple[int, str]:
         card = ["--gpu", row["gpu"], *(["--gpus", str(row["gpus"])] if "gpus" in row else [])]
         said = io.StringIO()
         os.chdir(name)
+        alone = mock.patch.dict(os.environ, {"PATH": ""})  # no program is installed here
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), alone:
                 code = main(["check", *card, *options, *words])
         except SystemExit as stop:
             code = int(stop.code or 0)

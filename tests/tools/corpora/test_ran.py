@@ -30,7 +30,8 @@ STORED_ENDS = {
     for name, found in STORED_ROWS.items()
     for row in found
 }
-LEAST_ACCEPTED = (27, 27, 51)  # only rises
+# Only rises, but for a server of October 2023 (Ollama 0.1), whose llama.cpp is not modelled.
+LEAST_ACCEPTED = (27, 26, 53)
 # Of a fork, with options of its own that no release of OpenRLHF has.
 FORK = "xiusic/Rubric-RM@ed64965:rubric_rm/OpenRLHF/scripts/run_hard.sh"
 SECRET = re.compile(r"hf_[A-Za-z0-9]{20}|\b[0-9a-f]{40}\b|[\w.]+@[\w-]+\.(com|org|edu)\b")
