@@ -1,4 +1,8 @@
-"""The longest sequence that fits with a run's other settings."""
+"""The longest sequence that fits with a run's other settings, whichever length the run itself has.
+
+Lengths have places: multiples of 128 tokens up to 8,192, then 32 of them to each doubling. The
+answer is the last place where the run fits.
+"""
 
 from __future__ import annotations
 
@@ -9,157 +13,105 @@ from msgspec.structs import replace
 
 from ..runfile.resolve.resolved_run import ResolvedRun
 from .calculator import STEP as STEPS
-from .calculator import Estimate, stage_ledgers
+from .calculator import Estimate, resolved_verdict, stage_ledgers
+from .fit_verdict import FITS
+from .margin import SEGMENTS
 from .stage_replay import most_bytes, taken_under
 
 STEP = 128  # lengths are multiples of this many tokens
-CLOSE = 32  # the ledger's answer is exact to about 1/32
-NEAR = 16  # the replay's answer is exact to about 1/16
-PREDICTED = 4  # so many lengths are tried where a prediction ends
+DOUBLING = 32  # places from a length to its double
+FIRST = 4096  # from this length on the ledger is searched
+NEAR = 16  # so many places are tried below the bound, each of them
+LONGEST = 2**24  # tokens, of a model without positions of its own
 
 
 def longest_sequence(estimate: Estimate) -> int | None:
-    """The longest sequence in tokens that fits, to about 6 %; None where none fits.
+    """The longest sequence in tokens that fits; None where the shortest does not.
 
-    The ledger gives an upper bound. The first guess leaves the allocator and the margin the share
-    that they have in this run; from there lengths are tried, in growing steps and by bisection.
+    The ledger gives an upper bound, from which lengths are tried downwards: what fragments take
+    differs from length to length, so that a run may fit with a longer one, and not with a shorter.
     """
-    resolved, result = estimate.resolved, estimate.result
-    limit = min(resolved.hardware.memory_bytes, most_bytes(resolved.allocator))
-
-    @cache
-    def peaks(seq: int) -> list[int]:
-        return stage_ledgers(_with_seq(resolved, seq)).peaks(STEPS)
-
-    def needs(seq: int) -> int:
-        return max(peaks(seq)) + result.outside_torch_bytes
-
-    if needs(STEP) > limit:
-        return None
-    if result.needs_bytes is None:
-        return _longest_by_ledger(resolved, needs, limit)
-    margin = result.margin_bytes or 0
-    total = result.needs_bytes + margin + result.outside_torch_bytes
-    cap = limit - margin * limit // total
-    guess = _longest_by_ledger(resolved, needs, needs(int(resolved.run.seq)) * limit // total)
-    least = int(resolved.run.seq) // STEP * STEP if result.figures_fit else 0
-    start = max(guess or STEP, least + STEP)
-
-    @cache
-    def taken(seq: int) -> int:
-        if needs(seq) > cap:
-            return needs(seq)
-        busiest = peaks(seq).index(max(peaks(seq)))
-        return _taken(_with_seq(resolved, seq), busiest, cap)
-
-    if _is_below_most(resolved, needs, limit, least, start) and taken(start) > cap:
-        dies = start + 2 * STEP  # any length beyond: `start` is tried first, and dies
-    else:
-        most = _longest_by_ledger(resolved, needs, limit)
-        assert most is not None, "the shortest fits by the ledger"
-        start, dies = min(start, most), most + STEP
-    lengths = TriedLengths(least, dies, start)
-    while (length := lengths.next()) is not None:
-        lengths.add(length, taken(length), cap, needs(STEP))
-    return lengths.survives or None
-
-
-def _is_below_most(
-    resolved: ResolvedRun, needs: Callable[[int], int], limit: int, least: int, start: int
-) -> bool:
-    """Whether the longest sequence by the ledger is longer than `start`, and not so close to
-    `least` that none between them is tried: known without a search for it.
-    """
-    beyond = start + max(1, start // STEP // CLOSE) * STEP
-    known = beyond <= (resolved.longest_seq or beyond) // STEP * STEP and needs(beyond) <= limit
-    return known and start + 2 * STEP - least > max(STEP, least // NEAR)
-
-
-class TriedLengths:
-    """Lengths that were tried: `survives` is the longest that does, unless it is 0, and `dies` the
-    shortest that does not; both are known at first. About at `turn` lengths begin to die.
-
-    Which lengths a search tries depends only on which of those before them survive. So the search
-    is made with those that `turn` predicts, and where it ends is tried; after a few tries, it is
-    made without predictions.
-    """
-
-    __slots__ = ("dies", "ends", "start", "survives", "tries", "turn")
-
-    def __init__(self, survives: int, dies: int, start: int) -> None:
-        self.survives, self.dies, self.ends = survives, dies, (survives, dies)
-        self.start = self.turn = start
-        self.tries = 0
-
-    def next(self) -> int | None:
-        """The next length to try; None where one that survives and one that dies are close."""
-        low, high = self.ends
-        length, step = self.start, 0
-        while high - low > max(STEP, low // NEAR):
-            if self._is_open(length) and self.tries >= PREDICTED:
-                return length
-            if length <= self.survives or (length < self.dies and length <= self.turn):
-                low = length
-            else:
-                high = length
-            step = max(2 * step, length // NEAR // STEP * STEP, STEP)
-            near = low + step if low == length else high - step
-            length = near if low < near < high else (low + high) // 2 // STEP * STEP
-        return next(filter(self._is_open, (low, high)), None)
-
-    def _is_open(self, length: int) -> bool:
-        return self.survives < length < self.dies
-
-    def add(self, length: int, taken: int, cap: int, fixed: int) -> None:
-        """Add a length with what it takes, at most `cap` where it survives. `fixed`: bytes that do
-        not depend on the length.
-
-        What a replay takes that raises its cap is often too much, so `turn` is half-way there.
-        """
-        self.tries += 1
-        if taken <= cap:
-            self.survives = length
-        else:
-            self.dies = length
-            grows = max(1, taken - fixed)  # 0 where the length does not matter
-            self.turn = (length + length * (cap - fixed) // grows) // 2
-        if not self._is_open(self.turn):
-            found = self.dies < self.ends[1]
-            self.turn = (self.survives + self.dies) // 2 if found else self.survives
-
-
-def _with_seq(resolved: ResolvedRun, seq: int) -> ResolvedRun:
-    return replace(resolved, run=replace(resolved.run, seq=seq))
-
-
-def _taken(resolved: ResolvedRun, stage: int, limit: int) -> int:
-    """What a replay of a stage takes on a card of `limit` bytes."""
+    run, result = estimate.resolved.run, estimate.result
+    resolved = replace(estimate.resolved, lengths=None)  # those drawn are not the longest
     outside = sum(size for _, size, _ in resolved.outside_torch)
-    return taken_under(resolved, stage, limit - outside) + outside
+    has = min(resolved.hardware.memory_bytes, most_bytes(resolved.allocator)) - outside
+    top = place_of(resolved.longest_seq or LONGEST)
+
+    @cache
+    def peaks(place: int) -> list[int]:
+        return stage_ledgers(_at_place(resolved, place)).peaks(STEPS)
+
+    def needs(place: int) -> int:
+        return max(peaks(place))
+
+    @cache
+    def fits(place: int) -> bool:
+        if needs(place) > has:
+            return False
+        busiest, one = peaks(place).index(needs(place)), _at_place(resolved, place)
+        return taken_under(one, busiest, has) <= has and resolved_verdict(one) == FITS
+
+    place = last_that_fits(fits, last_by_ledger(needs, has - SEGMENTS, top))
+    itself = int(run.seq) if result.figures_fit and place_of(int(run.seq)) > place else 0
+    return max(length_at(place), itself) or None
 
 
-def _longest_by_ledger(
-    resolved: ResolvedRun, needs: Callable[[int], int], limit: int
-) -> int | None:
-    """The longest sequence that `needs` at most `limit` bytes by the ledger. Memory is nearly
-    linear in the sequence, so guesses are interpolated.
+def length_at(place: int) -> int:
+    """The length in tokens that has a place."""
+    shift = max(0, place // DOUBLING - 1)
+    return STEP * (place - DOUBLING * shift << shift)
+
+
+def place_of(length: int) -> int:
+    """The place of the longest length that is at most `length`."""
+    units = length // STEP
+    shift = max(0, units.bit_length() - DOUBLING.bit_length())
+    return (units >> shift) + DOUBLING * shift
+
+
+def last_that_fits(fits: Callable[[int], bool], last: int) -> int:
+    """The last place up to `last` that fits, where it is not far below; 0 where the first does not.
+
+    Far below, it is one that fits while the next does not.
     """
-    most = (resolved.longest_seq or 2**24) // STEP
-    low, high = 0, max(1, int(resolved.run.seq) // STEP)
-    below, above = 0, needs(high * STEP)
-    while above <= limit and high < most:
-        low, below, high = high, above, min(high * 2, most)
-        above = needs(high * STEP)
+    if not last or not fits(1):
+        return 0
+    near = max(1, last - NEAR)
+    found = next((place for place in range(last, near, -1) if fits(place)), None)
+    if found:
+        return found
+    low, high = 1, near + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def last_by_ledger(needs: Callable[[int], int], limit: int, top: int) -> int:
+    """The last place up to `top` that needs at most `limit` bytes by the ledger; 0 where none does.
+    Memory is nearly linear in the length, so guesses are interpolated.
+    """
+    low, high = 0, min(place_of(FIRST), top)
+    below, above = 0, needs(high)
+    while above <= limit and high < top:
+        low, below, high = high, above, min(high + DOUBLING, top)
+        above = needs(high)
     if above <= limit:
-        return high * STEP
-    while high - low > max(1, low // CLOSE):
-        guess = low + (high - low) * (limit - below) // (above - below)
-        middle = min(max(guess, low + 1), high - 1)
-        height = needs(middle * STEP)
-        if height > limit:
-            high, above = middle, height
-        elif needs((middle + max(1, middle // CLOSE)) * STEP) > limit:
-            return middle * STEP
+        return high
+    while high - low > 1:
+        length = length_at(low) + (length_at(high) - length_at(low)) * (limit - below) // (
+            above - below
+        )
+        place = min(max(place_of(length), low + 1), high - 1)
+        size = needs(place)
+        if size > limit:
+            high, above = place, size
+        elif place + 1 == high or needs(place + 1) > limit:
+            return place
         else:
-            low, below = middle, height
-    return low * STEP or None
+            low, below = place, size
+    return low
+
+
+def _at_place(resolved: ResolvedRun, place: int) -> ResolvedRun:
+    return replace(resolved, run=replace(resolved.run, seq=length_at(place)))

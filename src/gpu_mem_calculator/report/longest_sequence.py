@@ -37,8 +37,7 @@ def longest_sequence_words(estimate: Estimate, longest: int | None) -> str:
         why = f": {alone} alone are too large" if large else batch
         return f"even the shortest {what} does not fit{why}"
     batch = "batch" if estimate.serves else "micro-batch"
-    tokens = max(longest, int(run.seq)) if estimate.result.figures_fit else longest
-    return f"longest {what} that fits: about {tokens:,} tokens at this {batch}"
+    return f"longest {what} that fits: about {longest:,} tokens at this {batch}"
 
 
 def failure_words(result: MemoryResult) -> Iterator[str]:
