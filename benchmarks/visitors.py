@@ -44,7 +44,7 @@ def ask(client: httpx.Client) -> float:
     reply = client.post("/api/look", json=run)
     took = time.perf_counter() - begun
     assert reply.status_code == 200, reply.text
-    assert reply.json()["verdict"] == "does not fit", reply.text
+    assert reply.json()["result"]["verdict"] == "does_not_fit", reply.text
     return took
 
 
