@@ -73,3 +73,29 @@ def test_training_beside_serving(visit: Visit) -> None:
     expect(cards.nth(1).locator(".differs .own")).to_have_text(
         ["modelqwen3-0.6b", "GPUsdefault", "enginevLLM"]
     )
+
+
+def test_titles_and_totals_tell_set_ups_apart(visit: Visit) -> None:
+    """What is trained, on what; a default is the value that it is; the least is marked."""
+    lora = "&training.lora.r=8&training.optimizer=adamw&engine.type=pytorch_ddp"
+    runs = (HERE, f"{HERE}{lora}", f"{HERE}{lora}&training.quantization=nf4")
+    page = visit.open(f"/#{'|'.join(runs)}")
+    cards = page.locator(".compare article")
+    expect(cards.locator(".tab-name")).to_have_text(["1: All weights", "2: LoRA", "3: QLoRA"])
+    expect(cards.nth(0)).not_to_contain_text("optimizer AdamW")
+    rows = cards.nth(0).locator(".differs > div")
+    expect(rows.filter(has_text="LoRA rank")).to_have_text("LoRA rank–")
+    expect(rows.filter(has_text="AdamW")).to_have_count(0)
+    totals = [float(one.inner_text().split()[1]) for one in cards.locator(".brief .needs").all()]
+    expect(cards.nth(1).locator(".apart")).to_contain_text(
+        f"{totals[0] - totals[1]:.1f} GiB less than set-up 1"
+    )
+    least = totals.index(min(totals))
+    expect(page.locator(".compare .apart").filter(has_text="least")).to_have_count(1)
+    expect(cards.nth(least).locator(".apart")).to_contain_text("least")
+    engines = (HERE, HERE.replace("pytorch_ddp", "fsdp").replace("num_gpus=2", "num_gpus=4"))
+    page = visit.open(f"/#{'|'.join(engines)}")
+    expect(page.locator(".compare .tab-name")).to_have_text(["1: PyTorch DDP", "2: PyTorch FSDP"])
+    gpus = (HERE, HERE.replace("num_gpus=2", "num_gpus=1"))
+    page = visit.open(f"/#{'|'.join(gpus)}")
+    expect(page.locator(".compare .tab-name")).to_have_text(["1: 2 GPUs", "2: 1 GPU"])

@@ -24,6 +24,7 @@ def test_opens_with_the_picture(visit: Visit) -> None:
     expect(said).to_contain_text("sequence of 4,096 tokens (training.seq_len)")
     length = field(page, "training.seq_len").get_by_role("textbox")
     expect(length).to_have_attribute("placeholder", "4096")
+    expect(page.get_by_role("radio", name="Reward")).to_be_enabled()  # two sequences, not one
 
 
 @pytest.mark.proof

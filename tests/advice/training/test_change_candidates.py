@@ -26,7 +26,7 @@ def titles(found: Any) -> list[str]:
 def test_model_parallelism_is_held_back_as_much_as_communication_is() -> None:
     """Tensor parallelism comes after what costs less."""
     found = {one.title: one.weight for one in savings(estimated("megatron_lm", 8))}
-    assert found["tp 2"] == 2
+    assert found["tp 2, sequence parallel"] == 2
 
 
 @pytest.mark.parametrize(

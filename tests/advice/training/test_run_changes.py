@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -143,7 +144,7 @@ def test_changes_are_few_and_in_order(name: str) -> None:
         ("ddp fp32", "bf16 mixed", "training.dtype=null"),
         ("ddp eager", "SDPA", "training.attention=sdpa"),
         ("zero 3", "optimizer to CPU", "engine.offload_optimizer=cpu"),
-        ("megatron", "tp 4", "parallelism.tensor_parallel_size=4"),
+        ("megatron", "tp 4, sequence parallel", "parallelism.tensor_parallel_size=4"),
         ("megatron", "sequence parallel", "parallelism.sequence_parallel=true"),
         ("megatron", "distributed optimizer", "engine.distributed_optimizer=true"),
         ("megatron pipeline", "pp 4", "parallelism.data_parallel_size=2"),
@@ -152,6 +153,21 @@ def test_changes_are_few_and_in_order(name: str) -> None:
 def test_what_people_try_is_there(name: str, title: str, setting: str) -> None:
     """By its title, with its setting."""
     assert setting in next(one.settings for one in found(name) if one.title == title)
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron pipeline", "megatron deepspeed"])
+def test_other_parallel_sizes_keep_the_batch_of_a_step(name: str) -> None:
+    """Half the replicas have twice the micro-batches; words say that, and what is switched on."""
+    before = resolve(read(RUNS[name]).file).run
+    wider = [one for one in found(name) if re.match(r"(tp|pp|cp) \d", one.title)]
+    assert wider
+    for one in wider:
+        after = resolve(read(with_settings(copy.deepcopy(RUNS[name]), one.settings)).file).run
+        batches = [run.batch * run.micro_batches * run.mesh.dp for run in (before, after)]
+        assert batches[0] == batches[1], one
+        assert f"{after.micro_batches} micro-batches" in one.cost
+        turned_on = after.sequence_parallel and not before.sequence_parallel
+        assert ("sequence parallel" in one.title) == turned_on
 
 
 def test_a_replayed_estimate_has_the_same_changes() -> None:

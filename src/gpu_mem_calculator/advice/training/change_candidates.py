@@ -210,17 +210,23 @@ def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
     if run.mesh.dp % 2:
         return
     if "tp" in axes and run.mesh.tp * 2 <= run.gpus_per_node:
-        sequence = "parallelism.sequence_parallel=true"
-        yield _twice_as_wide(run, "tp", "more communication", sequence)
+        sequence = () if run.sequence_parallel else ("sequence_parallel",)
+        yield _twice_as_wide(run, "tp", "more communication", *sequence)
     if "pp" in axes:
         yield _twice_as_wide(run, "pp", "a longer pipeline")
 
 
 def _twice_as_wide(run: Run, axis: str, cost: str, *more: str) -> Candidate:
-    """Twice the ranks of an axis, with half the data-parallel ones."""
+    """Twice the ranks of an axis, with half the data-parallel ones and twice their micro-batches:
+    the batch of a step stays. `more` is switched on, and the title says so.
+    """
     size, half = 2 * getattr(run.mesh, axis), run.mesh.dp // 2
     sizes = (f"parallelism.{AXES[axis]}={size}", f"parallelism.data_parallel_size={half}")
-    return Candidate(f"{axis} {size}", (*sizes, *more), cost, 2)
+    batches = 2 * int(run.micro_batches)
+    on = (f"parallelism.{key}=true" for key in more)
+    settings = (*sizes, f"training.gradient_accumulation_steps={batches}", *on)
+    title = ", ".join((f"{axis} {size}", *(key.replace("_", " ") for key in more)))
+    return Candidate(title, settings, f"{cost}; {batches} micro-batches for the same batch", 2)
 
 
 def further_savings(estimate: Estimate) -> Iterator[Candidate]:

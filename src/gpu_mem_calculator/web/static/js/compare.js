@@ -1,14 +1,22 @@
 /* Up to four set-ups side by side, on one scale, with only the keys that differ. */
 
 import { get, post } from "./api.js";
-import { settingsOf } from "./link.js";
-import { NONE, settingWords, titled } from "./setting_words.js";
+import { settingsOf, valueAt } from "./link.js";
+import { recipeOf } from "./recipes.js";
+import { bare, NONE, settingWords, titled } from "./setting_words.js";
 import { activate, active, removeSetup, request, setups, subscribe, VIEWS } from "./state.js";
 import { count, draw, fragment, gib, make, modelName, say, spoken, swatch } from "./words.js";
 
 const WIDTH = 400; // asked for; what is drawn here is drawn anew on the common scale
 const [WIDE, TALL] = [240, 90]; // of the small picture
 const KEPT = 32; // answers
+const MOST_NAMED = 3; // differences that a name has
+const RECIPES = { full: "All weights", lora: "LoRA", qlora: "QLoRA" };
+const BY_RECIPE = /^training\.(lora\b|quantization|double_quant|upcast_unquantized|precision|autocast|activation_checkpointing|optimizer)/;
+const FIRST = [ // what a name says first
+  "view", "model.name", "recipe", "engine.type", "inference.engine", "engine.zero_stage", "hardware.gpu", "hardware.num_gpus",
+  "training.batch_size", "training.seq_len", "inference.quantization",
+];
 const answers = new Map(); // a run's text -> {look} or {error}
 let place = null;
 let form = null; // the run file's keys and engines; asked for with the first comparison
@@ -68,7 +76,9 @@ function show() {
   const looks = found.map((one) => one.look).filter(Boolean);
   const scale = Math.max(1, ...looks.flatMap((one) => [one.result.gpu_memory_bytes, ...one.columns.map((c) => c.bytes)]));
   const keys = differing(all);
-  const cards = all.map((setup, i) => card(setup, i, found[i], scale, keys));
+  const names = namesOf(all, keys);
+  const totals = found.map(({ look }) => (look && !look.result.serving && look.result.needs_bytes !== null ? look.result.total_memory_per_gpu_gb : null));
+  const cards = all.map((_, i) => card(i, names[i], found[i], scale, keys, totals));
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const title = make("h2", { id: "h-compare", class: "hidden" }, `${all.length} set-ups side by side`);
   place.replaceChildren(title, make("div", { class: `compared of-${all.length}` }, cards));
@@ -81,19 +91,35 @@ export function differing(all) {
   const paths = new Set(each.flatMap((one) => [...one.keys()]));
   return [...paths]
     .map((path) => [path, each.map((one, i) => settingWords(form, all[i], path, one.get(path)))])
-    .filter(([, values]) => new Set(values).size > 1);
+    .filter(([, values]) => new Set(values.map(bare)).size > 1);
 }
 
-/* A set-up is called by its first settings that the others do not have. */
-function nameOf(setup, index, keys) {
-  const own = keys.filter(([, values]) => values[index] !== NONE && !values[index].endsWith("(default)") && values.filter((one) => one === values[index]).length === 1);
-  const words = own.slice(0, 2).map(([path, values]) => (/^[\d,.]+$|^o[nf]+$/.test(values[index]) ? `${titled(form, path, keys) ?? spoken(path)} ${values[index]}` : values[index]));
-  return words.length ? words.join(", ") : `${VIEWS[setup.view].title} ${modelName(setup.run)}`;
+/* What each set-up is called: of what differs, the first that tells them apart. What a recipe sets
+   is said by its name. */
+export function namesOf(all, keys) {
+  const recipes = all.map(({ view, run }) => (view === "train" ? RECIPES[recipeOf((path) => valueAt(run, path))] : NONE));
+  const set = (key) => new Set(recipes).size > 1 && BY_RECIPE.test(key);
+  const order = (path) => (FIRST.indexOf(path) + FIRST.length + 1) % (FIRST.length + 1);
+  const aspects = [["view", all.map(({ view }) => VIEWS[view].title)], ["recipe", recipes], ...keys.filter(([path]) => !set(path))]
+    .filter(([, values]) => new Set(values).size > 1)
+    .sort(([one], [other]) => order(one) - order(other));
+  const names = all.map(() => []);
+  for (const [path, values] of aspects) {
+    if (names[0].length + 1 > MOST_NAMED || new Set(names.map(String)).size === all.length) break;
+    values.forEach((value, i) => names[i].push(aspectWords(path, bare(value), keys)));
+  }
+  return names.map((words, i) => words.filter(Boolean).join(", ") || `${VIEWS[all[i].view].title} ${modelName(all[i].run)}`);
 }
 
-function card(setup, index, { look, error }, scale, keys) {
+function aspectWords(path, value, keys) {
+  if (value === NONE || value === "default") return "";
+  if (path === "hardware.num_gpus") return `${value} GPU${value === "1" ? "" : "s"}`;
+  return /^[\d,.]+$|^o[nf]+$/.test(value) ? `${titled(form, path, keys) ?? spoken(path)} ${value}` : value;
+}
+
+function card(index, name, { look, error }, scale, keys, totals) {
   const edited = index === active();
-  const title = `${index + 1}  ${nameOf(setup, index, keys)}`;
+  const title = `${index + 1}: ${name}`;
   const pick = make(
     "button",
     { type: "button", class: "tab", "aria-pressed": String(edited), "data-key": `pick-${index}`, onclick: () => activate(index) },
@@ -106,7 +132,7 @@ function card(setup, index, { look, error }, scale, keys) {
     "✕",
   );
   const head = make("div", { class: "tabs" }, pick, remove);
-  const parts = look ? shown(look, scale) : [make("p", { class: "soft wide" }, error ? error.message : "…")];
+  const parts = look ? shown(look, scale, beside(totals, index)) : [make("p", { class: "soft wide" }, error ? error.message : "…")];
   return make("article", { class: edited ? "one edited" : "one", "aria-label": `Set-up ${index + 1}` }, head, ...parts, changes(keys, index));
 }
 
@@ -116,7 +142,18 @@ function removed(index) {
   say(`Set-up ${index + 1} is removed. Undo brings it back.`);
 }
 
-function shown(look, scale) {
+/* What a set-up needs beside the first one, and whether it is the least of all. */
+function beside(totals, index) {
+  const known = totals.filter((one) => one !== null);
+  const mine = totals[index];
+  if (mine === null || known.length < 2) return "";
+  const more = Number(mine.toFixed(1)) - Number((totals[0] ?? mine).toFixed(1)); // as the figures are shown
+  const least = mine === Math.min(...known) && known.some((one) => one !== mine) ? "least" : "";
+  const apart = index && totals[0] !== null ? `${Math.abs(more).toFixed(1)} GiB ${more < 0 ? "less" : "more"} than set-up 1` : "";
+  return [apart, least].filter(Boolean).join(", ");
+}
+
+function shown(look, scale, apart) {
   const verdict = fragment(look.parts.verdict).querySelector(".verdict");
   const tone = ["fits", "unsure", "about", "fails"].find((name) => verdict.classList.contains(name));
   const words = make(
@@ -124,6 +161,7 @@ function shown(look, scale) {
     { class: `brief ${tone}` },
     make("p", { class: "needs" }, verdict.querySelector(".needs").textContent.replace(" per GPU", "")),
     make("p", { class: "says" }, verdict.querySelector(".says").textContent),
+    apart && make("p", { class: "apart" }, apart),
   );
   return [words, numbers(look.result), small(look, scale), kinds(look, scale)];
 }
@@ -194,7 +232,7 @@ function changes(keys, index) {
   if (!keys.length) return make("p", { class: "soft differs" }, "The set-ups are equal. Change a setting.");
   const rows = keys.map(([path, values]) => {
     const text = values[index];
-    const common = text === NONE || values.filter((one) => one === text).length > values.length / 2;
+    const common = text === NONE || values.filter((one) => bare(one) === bare(text)).length > values.length / 2;
     return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, titled(form, path, keys) ?? spoken(path)), make("dd", {}, text));
   });
   return make("dl", { class: "differs" }, rows);

@@ -14,16 +14,16 @@ const BATCH = "training.batch_size";
 const LENGTH = "training.seq_len";
 const GENERATION = "training.generation"; // whose prompt and completion are the sequence
 
-/* The recipe that the current set-up has. */
-function recipeNow() {
-  if (get(LORA) === undefined) return "full";
-  return get(QUANTIZATION) === undefined ? "lora" : "qlora";
+/** The recipe of a set-up, the current one if no function gives another one's settings. */
+export function recipeOf(at = get) {
+  if (at(LORA) === undefined) return "full";
+  return at(QUANTIZATION) === undefined ? "lora" : "qlora";
 }
 
 /** The choice of a recipe; see `rowSwitch`. */
 export function recipeSwitch({ recipes, engines }, form) {
   const kernel = (row, settings) => ((settings[OPTIMIZER] ?? get(OPTIMIZER)) === get(OPTIMIZER) ? [] : [`${KERNEL}=null`]);
-  return rowSwitch({ name: "recipe", legend: "What do you train", rows: recipes, now: recipeNow, engines, more: kernel }, form);
+  return rowSwitch({ name: "recipe", legend: "What do you train", rows: recipes, now: () => recipeOf(), engines, more: kernel }, form);
 }
 
 /** The choice of a method. A pair of answers is two sequences, and completions have a length of
@@ -33,11 +33,11 @@ export function methodSwitch({ methods, engines }, form) {
   const now = () => methods.filter(has).sort((a, b) => b.marks.length - a.marks.length)[0].name;
   const sequences = (name) => methods.find((one) => one.name === name).sequences;
   const lengths = (row, settings) => {
-    const batch = get(BATCH);
+    const batch = get(BATCH) ?? 1;
     const scaled = Math.max(sequences(row.name), Math.round((batch * sequences(row.name)) / sequences(now())));
     const { prompt, new_tokens: more } = get(GENERATION) ?? {};
     const ends = prompt && more && !settings[GENERATION] ? prompt + more : get(LENGTH);
-    return [...(Number.isInteger(batch) ? [`${BATCH}=${scaled}`] : []), `${LENGTH}=${settings[GENERATION] ? null : (ends ?? null)}`];
+    return [...(Number.isInteger(batch) && scaled !== batch ? [`${BATCH}=${scaled}`] : []), `${LENGTH}=${settings[GENERATION] ? null : (ends ?? null)}`];
   };
   return rowSwitch({ name: "method", legend: "By which method", rows: methods, now, engines, more: lengths }, form);
 }

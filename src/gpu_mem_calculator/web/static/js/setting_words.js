@@ -6,6 +6,7 @@ import { VIEWS } from "./state.js";
 
 /** What stands for a key that a set-up does not have. */
 export const NONE = "–";
+const DEFAULT = " (default)";
 const ENGINE = { train: "engine.type", serve: "inference.engine" };
 const SECTIONS = { inference: "serving", parallelism: "training" }; // where two sections have a label
 
@@ -24,10 +25,15 @@ export function settingWords(form, setup, path, text) {
   if (text !== undefined) return valueWords(parseValue(text), field);
   const { sections, without } = VIEWS[setup.view];
   if (!sections.includes(path.split(".")[0]) || without(setup.run).includes(path)) return NONE;
+  const [section, group, inner] = path.split(".");
+  if (inner && setup.run[section]?.[group] === undefined) return NONE; // no LoRA has no rank
   const fallback = field?.defaults ? field.defaults[engineOf(form, setup)] : field?.default;
   if (field?.defaults && fallback === undefined) return NONE; // the engine does not have the key
-  return fallback === null || fallback === undefined ? "default" : `${valueWords(fallback, field)} (default)`;
+  return fallback === null || fallback === undefined ? "default" : `${valueWords(fallback, field)}${DEFAULT}`;
 }
+
+/** The words for a setting without those that call it a default. */
+export const bare = (words) => (words.endsWith(DEFAULT) ? words.slice(0, -DEFAULT.length) : words);
 
 function engineOf(form, { view, run }) {
   const [section, key] = ENGINE[view].split(".");
