@@ -82,14 +82,16 @@ def test_a_recipe_is_the_same_for_both_commands(
 
 
 def test_the_page_starts_with_the_same_defaults() -> None:
-    """Its first form sends a sequence and a batch: those that a run without them gets."""
-    assert "training: { batch_size: 1, seq_len: 4096 }" in STATE.read_text()
-    page = {"batch_size": 1, "seq_len": 4096}
+    """Its first form sends neither a sequence nor a batch: those of a run without them are named as
+    assumed.
+    """
+    assert 'start: { engine: { type: "fsdp" } },' in STATE.read_text()
     file: dict[str, Any] = {"model": {"name": "llama3-8b"}, "engine": {"type": "fsdp"}}
     file["hardware"] = {"gpu": "h100-80gb-sxm", "num_gpus": 8}
     sections = (ModelConfig(name="llama3-8b"), EngineConfig(type="fsdp"))
     sections += (GPUConfig(gpu="h100-80gb-sxm", num_gpus=8),)
-    assert _figures(estimate({**file, "training": page})) == _figures(estimate(*sections))
+    assert _figures(estimate(file)) == _figures(estimate(*sections))
+    assert any("training.seq_len" in one for one in estimate(file).assumed)
 
 
 @pytest.mark.parametrize(
