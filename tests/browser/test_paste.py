@@ -68,6 +68,16 @@ def test_a_log_is_dropped(visit: Visit) -> None:
     page = visit.open(SERVE)
     drop(page, {"run.log": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."})
     expect(page.locator(".diagnosis .cause")).to_be_visible()
+    expect(page.locator(".diagnosis")).to_contain_text("line 1: torch ran out of memory")
+    expect(page.get_by_role("button", name="Compare with the form")).to_be_visible()
+
+
+def test_a_log_is_not_compared_with_the_example(visit: Visit) -> None:
+    """What the page opens with is nobody's run."""
+    page = visit.open("/")
+    drop(page, {"run.log": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."})
+    expect(page.locator(".diagnosis .cause")).to_be_visible()
+    expect(page.get_by_role("button", name="Compare with the form")).to_have_count(0)
 
 
 def test_a_log_with_its_command_is_counted_on_the_forms_card(visit: Visit) -> None:

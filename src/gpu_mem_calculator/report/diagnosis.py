@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,17 @@ MOST_READ = 6  # lines that were read are shown
 OURS = "--set "  # words of a run file, which no other tool has
 MOST_PARTS = 8  # rows of printed and estimated figures
 UNKNOWN = "cannot tell why it died: nothing in the text says it"
+# Kinds of lines whose own name is no plain word.
+KINDS_IN_WORDS = {
+    "oom_said": "out of memory",
+    "oom_killed": "killed for want of memory",
+    "snapshot_oom": "snapshot of an out-of-memory error",
+    "summary_ooms": "out-of-memory errors so far",
+    "cublas_failed": "cuBLAS failed",
+    "cpu_allocator": "the host's allocator failed",
+    "nccl_oom": "NCCL ran out of memory",
+    "shm_full": "shared memory is full",
+}
 
 
 def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
@@ -147,7 +159,13 @@ def _words(one: LogLine) -> str:
     """What a line says, in its own words; of the set-up its numbers."""
     if one.what == SET_UP:
         return f"set-up: {', '.join(_told(*each) for each in _values(one).items())}"
-    return f"{one.what.replace('_', ' ')}: {one.text}"
+    return f"{_kind(one)}: {one.text}"
+
+
+def _kind(one: LogLine) -> str:
+    """What a line says, in words."""
+    words = KINDS_IN_WORDS.get(one.what) or one.what.replace("_", " ")
+    return re.sub(r" oom$", " ran out of memory", re.sub(r"\bkv\b", "KV", words))
 
 
 def _told(name: str, value: int | float) -> str:
@@ -159,7 +177,13 @@ def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
     """The diagnosis as data, with the keys of the contract."""
     return {
         "read": [
-            {"line": one.line, "what": one.what, "tool": one.tool, "figures": _values(one)}
+            {
+                "line": one.line,
+                "what": one.what,
+                "kind": _kind(one),
+                "tool": one.tool,
+                "figures": _values(one),
+            }
             for one in found.read
         ],
         "run": found.run,

@@ -111,6 +111,20 @@ def test_memory_lost_to_fragmentation_is_seen() -> None:
     found = diagnose(_text(allocated="60.00 GiB", unallocated="17.00 GiB")).cause
     assert found is not None
     assert found.id == "fragmented"
+    sizes = {"tried": "2.32 GiB", "free": "590.00 MiB", "unallocated": "2.10 GiB"}
+    found = diagnose(_text(**sizes, total="23.69 GiB", process="23.11 GiB", allocated="20.6 GiB"))
+    assert found.cause is not None
+    assert "2.10 + 0.58 = 2.68 GiB was there, not in one piece" in found.cause.sentence
+    assert "2.32 GiB was asked for" in found.cause.sentence
+
+
+def test_a_run_on_a_card_of_another_size_is_told() -> None:
+    """The estimate is then of that card, not of the one that was full."""
+    run = {"model": {"name": "gpt2"}, "hardware": {"gpu": "h100-80gb-sxm"}}
+    said = [diagnose(_text(total=size), run).notes for size in ("23.69 GiB", "79.15 GiB")]
+    words = "the run's card has 79.18 GiB, the one in the message 23.69 GiB"
+    assert [words in one for one in said] == [True, False]
+    assert not any("the one in the message" in one for one in said[1])
 
 
 def test_a_text_without_a_death_has_no_cause() -> None:

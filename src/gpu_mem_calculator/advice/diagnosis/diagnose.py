@@ -58,6 +58,7 @@ CHANGES = {
     ),
     "nothing is offloaded": ("engine.cpu_offload=null",),
 }
+SAME_CARD = 0.03  # the share by which drivers report a card's memory apart
 SAVES = GIB  # bytes of a node from which on a change is told
 
 
@@ -136,13 +137,21 @@ def _estimated(
         estimate = full_estimate(known)
         if not estimate.resolved.hardware.named:
             estimate = replace(estimate, result=with_limits(estimate.result, [CARD]))
-        return known, estimate, notes
+        return known, estimate, (*notes, *_other_card(estimate, log))
     except InputError as error:
         return (
             None,
             None,
             (*notes, *(f"the run was not estimated: {one}" for one in error.problems)),
         )
+
+
+def _other_card(estimate: Estimate, log: Log) -> Iterator[str]:
+    """That the estimate is of a card of another size than the one that the message names."""
+    has = estimate.resolved.hardware.card_bytes
+    total = next(filter(None, (line.bytes_of("total") for line in log.of(*OOM))), None)
+    if total is not None and abs(has - total) > SAME_CARD * total:
+        yield f"the run's card has {told(has)}, the one in the message {told(total)}"
 
 
 def _unused(door: Door) -> Iterator[str]:

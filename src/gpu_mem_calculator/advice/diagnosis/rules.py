@@ -240,10 +240,11 @@ def _fragmented(crash: Crash) -> Iterator[Cause]:
     much = unallocated >= FRAGMENTED * total
     if not much and not (enough and unallocated >= GIB):
         return
-    words = {"unallocated": told(unallocated), "tried": told(tried)}
-    yield made_cause(
-        crash, "fragmented", LIKELY if enough and much else POSSIBLE, phase=crash.when, **words
-    )
+    both = f"{unallocated / GIB:.2f} + {free / GIB:.2f} = {(unallocated + free) / GIB:.2f} GiB"
+    also = f", and with what was free {both} was there, not in one piece" if enough else ""
+    words = {"unallocated": told(unallocated), "tried": told(tried), "sum": also}
+    certainty = LIKELY if enough and much else POSSIBLE
+    yield made_cause(crash, "fragmented", certainty, phase=crash.when, **words)
 
 
 def _device(crash: Crash) -> Iterator[Cause]:

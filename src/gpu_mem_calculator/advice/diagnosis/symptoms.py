@@ -46,6 +46,7 @@ HOST_FULL = 90  # percent of the host's RAM, from which on what comes next fills
 SHOWN = 120  # characters of what is shown
 NOT_SAID = {
     "figures": "",
+    "sum": "",
     "who": "the kernel or the container",
     "limit": "the container's memory limit, --mem of Slurm, or a larger node",
     "step": "a later step",

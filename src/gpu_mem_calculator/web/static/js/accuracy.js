@@ -39,7 +39,7 @@ function showLead(lead, data) {
   const best = others.find((tool) => tool.overall.n >= BENCH * ours.overall.n);
   const of = (kind, metric) => percent(kind.metrics[metric].overall.mean);
   lead.replaceChildren(
-    make("strong", {}, `Peak memory is off by ${of(training, "allocated")} in the mean of ${training.runs} measured runs, `,
+    make("strong", {}, `Peak memory is off by ${of(training, "allocated")} in the mean of ${training.metrics.allocated.overall.n} measured runs, `,
       `${percent(training.metrics.allocated.overall.worst)} at worst.`),
     ` On the ${ours.overall.n} runs that other calculators were asked about, the best of those that answer most is off by `,
     `${percent(best.overall.mean)} (${best.name}). The least memory that a run survives in is off by ${of(training, "needs")}, `,

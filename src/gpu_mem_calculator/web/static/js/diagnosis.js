@@ -1,7 +1,7 @@
 /* Why a run died: the answer to a pasted log, in the dialog where it was pasted. */
 
 import { post, postFile } from "./api.js";
-import { current, get, request } from "./state.js";
+import { current, get, request, untouched } from "./state.js";
 import { gib, make } from "./words.js";
 
 const MOST_READ = 8; // lines that were read are shown
@@ -20,7 +20,7 @@ function shown(found, known, again) {
   const { cause, others, evidence, parts, read, remedies, notes, error, question, run, summary } = found;
   const card = get("hardware.gpu");
   const button = (words, more) => make("button", { type: "button", class: "button", onclick: () => again(more) }, words);
-  const formsRun = run ? [] : [button("Compare with the form’s run", { run: request(current()) })];
+  const formsRun = run || untouched() ? [] : [button("Compare with the form’s run", { run: request(current()) })];
   const formsCard = run && card && !known.run && known.gpu !== card ? [button(`Count it on the form’s card, ${card}`, { gpu: card })] : [];
   return [
     make("p", { class: "cause" }, make("strong", {}, cause ? `${cause.certainty}: ` : error ? "no memory error: " : "cannot tell: "), cause ? cause.sentence : error || "nothing in the text says why it died"),
@@ -29,7 +29,7 @@ function shown(found, known, again) {
     ...listed("What helps, the cheapest first", "ol", remedies.map(remedy)),
     ...listed("Evidence", "ul", evidence),
     ...partTable(parts),
-    ...listed(`Read: ${read.length} ${read.length === 1 ? "line" : "lines"}`, "ul", read.slice(0, MOST_READ).map((one) => `line ${one.line.toLocaleString("en")}: ${one.what.replaceAll("_", " ")}`)),
+    ...listed(`Read: ${read.length} ${read.length === 1 ? "line" : "lines"}`, "ul", read.slice(0, MOST_READ).map((one) => `line ${one.line.toLocaleString("en")}: ${one.kind}`)),
     ...listed("Notes", "ul", notes),
     ...(question ? [make("p", {}, question)] : []),
     ...formsRun,

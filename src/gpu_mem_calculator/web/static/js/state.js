@@ -58,6 +58,8 @@ const listeners = new Set();
 export const setups = () => now.setups;
 export const active = () => now.active;
 export const current = () => now.setups[now.active];
+/** Whether the set-up is still the example that the page opens with. */
+export const untouched = () => JSON.stringify(current()) === JSON.stringify(FIRST[0]);
 export const canUndo = () => before.length > 0;
 export const canRedo = () => after.length > 0;
 /** Why the page's link could not be read; empty when it could. */
