@@ -62,6 +62,34 @@ def test_motion(visitor: Visitor, wish: str) -> None:
     assert (seconds > 0.1) == (wish == "no-preference")
 
 
+def test_verdict_stays_in_sight_on_a_desk(visitor: Visitor) -> None:
+    """At the bottom beside the form, once the verdict is out of sight; it covers nothing."""
+    page = visitor(width=1440, height=900).open(TRAIN)
+    expect(page.locator("#glance")).to_be_hidden()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    expect(page.locator("#glance")).to_contain_text("fits")
+    strip = page.locator("#glance").bounding_box()
+    form = page.locator("#form").bounding_box()
+    foot = page.locator("footer.site").bounding_box()
+    assert strip
+    assert form
+    assert foot
+    assert strip["x"] >= form["x"] + form["width"]
+    assert strip["y"] >= foot["y"] + foot["height"]
+
+
+@pytest.mark.parametrize("name", ["model", "card"])
+def test_lists_show_their_figures(visitor: Visitor, name: str) -> None:
+    """The form cuts nothing off: parameters of a model, memory of a card."""
+    page = visitor(width=1440, height=900).open(TRAIN)
+    page.locator(f"#{name}").click()
+    size = page.locator("[role=option][aria-selected=true] .option-size").bounding_box()
+    form = page.locator("#form").evaluate("one => one.getBoundingClientRect().x + one.clientWidth")
+    assert size
+    assert size["width"] > 20
+    assert size["x"] + size["width"] <= form
+
+
 def test_glance_on_a_phone(visitor: Visitor) -> None:
     """On a phone, the verdict stays in sight at the bottom while the form is filled in."""
     visit = visitor(width=390, height=700)

@@ -23,6 +23,12 @@ DROP = """([place, files]) => {
   document.querySelector(place).dispatchEvent(new DragEvent("dragover", about));
   document.querySelector(place).dispatchEvent(new DragEvent("drop", about));
 }"""
+PASTE = """([place, text]) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", text);
+  const about = { clipboardData, bubbles: true, cancelable: true };
+  document.querySelector(place).dispatchEvent(new ClipboardEvent("paste", about));
+}"""
 GREYED = "() => document.documentElement.dataset.choices"
 
 
@@ -61,6 +67,17 @@ def test_files_are_dropped_anywhere(visit: Visit) -> None:
     visit.change(lambda: drop(page, {"run.yaml": "model: {name: gpt2}"}, "header.site"))
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(page.locator("#form .read")).to_have_text("")
+
+
+def test_a_text_is_pasted_anywhere(visit: Visit) -> None:
+    """Outside a field it opens the dialog; in a field it is the field's."""
+    page = visit.open(TRAIN)
+    page.evaluate(PASTE, ["#result", "vllm serve Qwen/Qwen3-32B"])
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.locator("#paste-text")).to_have_value("vllm serve Qwen/Qwen3-32B")
+    page.keyboard.press("Escape")
+    page.evaluate(PASTE, ["#form input", "gpt2"])
+    expect(page.get_by_role("dialog")).to_be_hidden()
 
 
 def test_a_log_is_dropped(visit: Visit) -> None:

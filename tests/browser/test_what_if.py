@@ -7,6 +7,10 @@ from playwright.sync_api import expect
 
 from .chrome import Visit
 from .reading import SERVE, TRAIN, field, gib, peak, sizes, verdict
+from .test_form import pasted
+
+SMALL_CARD = "/#train?model.name=gpt2&hardware.gpu=rtx-4090&hardware.num_gpus=1"
+NO_LENGTH = "python train.py --model_name_or_path gpt2 --output_dir out --bf16 true"
 
 
 @pytest.mark.proof
@@ -70,3 +74,22 @@ def test_pairs_where_nothing_single_fits(visit: Visit) -> None:
     expect(chip).to_contain_text("then fits")
     visit.change(chip.click)
     expect(verdict(page)).not_to_have_class("verdict fails")
+
+
+def test_what_a_command_leaves_open_is_settled_in_the_form(visit: Visit) -> None:
+    """Until then no chip is green or says that it then fits, and the page names its own field."""
+    visit.provoked = {422}
+    page = visit.open(SMALL_CARD)
+    visit.change(lambda: pasted(page, NO_LENGTH))
+    page.locator("#paste-close").click()
+    expect(verdict(page)).to_have_class("verdict unsure")
+    expect(verdict(page)).to_contain_text("fill in “sequence length” in the form")
+    expect(verdict(page)).not_to_contain_text("--set")
+    expect(page.locator(".chip").first).to_be_visible()
+    expect(page.locator(".chip.helps")).to_have_count(0)
+    assert "then fits" not in page.locator(".what-if").inner_text()
+    length = field(page, "training.seq_len").get_by_role("textbox")
+    visit.change(lambda: length.fill("512"))
+    expect(verdict(page)).to_have_class("verdict fits")
+    page.get_by_role("button", name="Undo").click()
+    expect(verdict(page)).to_have_class("verdict unsure")

@@ -13,7 +13,7 @@ pytest.importorskip("starlette")
 
 from gpu_mem_calculator.advice.training.run_changes import ledger_bytes
 from gpu_mem_calculator.estimates.calculator import full_estimate
-from gpu_mem_calculator.runfile.read import SECTIONS
+from gpu_mem_calculator.runfile.read import SECTIONS, with_settings
 from gpu_mem_calculator.runfile.text.errors import InputError
 from gpu_mem_calculator.web import app
 from gpu_mem_calculator.web.offered_changes import offered_changes
@@ -192,3 +192,18 @@ def test_a_set_of_changes_leaves_what_it_does_not_save() -> None:
     sets = [one for one in offered_changes(made) if one["fits"]]
     assert sets
     assert {one["saves_bytes"] + one["total_bytes"] for one in sets} == {now}
+
+
+def test_what_a_command_leaves_open_is_settled_by_a_key_of_the_form() -> None:
+    """A value for it, also the one that is assumed, makes the verdict certain."""
+    command = "python train.py --model_name_or_path gpt2 --output_dir out --bf16 true"
+    run = {**read_pasted(command)["run"], "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 1}}
+    key, _, _ = run["limits"][0]["settle"].removeprefix("--set ").partition("=")
+    found = full_estimate(run)
+    assert found.result.verdict == "cannot_tell"
+    for change in offered_changes(found):
+        changed = full_estimate(with_settings(run, change["settings"])).result
+        assert (change["verdict"], change["fits"]) == (changed.verdict, changed.fits_on_gpu)
+    assert key == "training.seq_len"
+    said = with_settings(run, [f"{key}={run['training']['seq_len']}"])
+    assert full_estimate(said).result.verdict == "fits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -281,6 +282,19 @@ def _at_most(size: int) -> str:
 
 
 DROP = "a lower share of the card, or echo 3 > /proc/sys/vm/drop_caches while it loads"
+
+
+def in_form(settle: str) -> str:
+    """A way to settle a limit in the words of the web form, which has a field for each key."""
+    from ..runfile.keys.keys import rows  # few ask for it
+
+    def field(match: re.Match[str]) -> str:
+        row = rows().get(match[1])
+        if row is not None:
+            return f"fill in “{row.label}” in the form"
+        return f"{match[1].rpartition('.')[2]}={match[2]} in the command"
+
+    return re.sub(r"--set ([\w.]+)=([^\s,]+)", field, settle)
 
 
 def undecided(result: MemoryResult) -> list[str]:

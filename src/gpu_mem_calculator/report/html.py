@@ -20,7 +20,7 @@ from ..estimates.calculator import STEP, Estimate
 from ..estimates.fit_verdict import FITS, SHORT, UNSURE, WORDS
 from ..estimates.result import MemoryResult
 from ..estimates.server_result import concurrent_users
-from ..estimates.verdict_words import needs_words, result_verdict, undecided, verdict_words
+from ..estimates.verdict_words import in_form, needs_words, result_verdict, undecided, verdict_words
 from .course import MOST, course_columns
 from .headline import loss_words, recompute_words, served_words, server_words
 from .html_tables import (
@@ -203,7 +203,8 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
     where = "" if page.estimate.serves else " of a step"
     notes.append(f"Highest instant{where}: {text(page.instant.title)}.")
     notes.extend(_why_not(result))
-    notes.extend([] if waits else (f"Open: {text(one)}." for one in undecided(result)))
+    opened = [] if waits else undecided(result)
+    notes.extend(f"Open: {text(in_form(one) if live else one)}." for one in opened)
     notes.extend(users_notes(page.estimate))
     if result.needs_bytes is None and pending:
         notes.append('<span class="pending">Torch’s allocator is being replayed …</span>')

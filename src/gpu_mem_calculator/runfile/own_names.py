@@ -85,9 +85,21 @@ def with_setting(data: dict[str, Any], path: str, value: Any) -> None:
     path = path if "." in path else _with_section(path, serving=serving)
     for key, wanted in _meaning(path, value, serving=serving).items():
         _put(data, key, _counted_value(key, wanted))
+        if wanted is not None:
+            _settle(data, key)
         if key == NODE_MEMORY:  # it no longer stands where it was read
             data["hardware"].pop("node_memory_read_from", None)
     _add_defaults(data, path, value)
+
+
+def _settle(data: dict[str, Any], key: str) -> None:
+    """Take away what a command left open and this key says now."""
+    if isinstance(data.get("limits"), list):
+        data["limits"] = [
+            one
+            for one in data["limits"]
+            if not (isinstance(one, Mapping) and f"{one.get('settle')}".startswith(f"--set {key}="))
+        ]
 
 
 def _meaning(path: str, value: Any, *, serving: bool) -> Settings:

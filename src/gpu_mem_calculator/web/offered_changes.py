@@ -9,7 +9,7 @@ from ..advice.serving.server_remedies import remedies as serving_remedies
 from ..advice.training.remedies import remedies
 from ..advice.training.run_changes import all_changes, ledger_bytes
 from ..estimates.calculator import Estimate
-from ..estimates.fit_verdict import FITS
+from ..estimates.fit_verdict import FITS, UNSURE
 
 Change = dict[str, Any]
 SERVER_FIGURES = ["fits", "verdict", "cost", "kv_tokens", "max_concurrency", "users", "context"]
@@ -35,8 +35,8 @@ def _training_sets(estimate: Estimate) -> list[Change]:
             "settings": list(one.settings),
             "saves_bytes": one.saves_bytes,
             "total_bytes": now - one.saves_bytes,
-            "fits": True,
-            "verdict": FITS,
+            "fits": one.certain,
+            "verdict": FITS if one.certain else UNSURE,
             "cost": one.cost,
         }
         for one in remedies(estimate)

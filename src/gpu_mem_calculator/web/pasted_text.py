@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ..estimates.busy import BusyCards
@@ -19,6 +20,7 @@ from ..runfile.program import Translation
 from ..runfile.read import NOTES
 from ..runfile.text.errors import InputError
 from ..runfile.text.json_text import parse_json
+from ..tools.huggingface.sections import SETTLE
 from ..tools.logs.read import is_printed
 from ..tools.program_section import with_program
 from ..tools.read import TEXT_ALONE, Asked, Door, read_all, read_at_releases
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 FILES = "files"  # beside a text, by name
 PRINTED = "what a program printed"
+LENGTH = "--set training.seq_len=TOKENS"  # where there is no program
 MOST_BEGIN = 160  # characters of a text that a note quotes
 # A table, and what stands above it: the time, and the command with its prompt.
 SMI, SMI_ROW = "NVIDIA-SMI", re.compile(r"\s*[|+][-=+ ].*[|+]\s*$")
@@ -193,6 +196,7 @@ def _answer(found: Asked, text: str) -> dict[str, Any]:
     run, meant = _opened(found) if reading.is_deepspeed else found.run, Translation()
     if run.get("program") is not None:
         run, _, meant = with_program(run, {})
+        run = {**run, **_asked_of_the_form(run)}
     what = f"{reading.tool} {reading.version}".rstrip()
     if reading.is_own:
         return {"run": run, "what": what}
@@ -201,6 +205,15 @@ def _answer(found: Asked, text: str) -> dict[str, Any]:
     limits = [f"not modelled: {limit}" for limit in reading.limits]
     answer = {"run": {**run, NOTES: [one[:MOST_NOTE] for one in kept[:MOST_NOTES]]}, "what": what}
     return {**answer, "notes": [*limits, *assumed]} if limits or assumed else answer
+
+
+def _asked_of_the_form(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits of a run that has no program any more, settled by the form's keys."""
+    limits = [
+        {**one, "settle": one["settle"].replace(SETTLE, LENGTH)}
+        for one in to_builtins(run.get("limits", []))
+    ]
+    return {"limits": limits} if limits else {}
 
 
 def _begin(text: str) -> str:

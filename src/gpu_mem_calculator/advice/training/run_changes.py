@@ -40,7 +40,7 @@ class TrainingChange(Struct, frozen=True, kw_only=True):
     verdict.
 
     `saves_bytes` is negative where the change takes more. The verdict is `cannot_tell` where
-    `replayed_change` is still to decide; `fits` is then true.
+    `replayed_change` is still to decide, or where something that is not modelled does.
     """
 
     title: str
@@ -104,8 +104,8 @@ def changes(estimate: Estimate) -> list[TrainingChange]:
     return sorted(replayed, key=_usefulness)
 
 
-def _usefulness(change: TrainingChange) -> tuple[bool, int]:
-    return not change.fits, -change.saves_bytes
+def _usefulness(change: TrainingChange) -> tuple[int, int]:
+    return (FITS, UNSURE, SHORT).index(change.verdict), -change.saves_bytes
 
 
 def _try_all(
@@ -139,7 +139,7 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
         settings=candidate.settings,
         saves_bytes=ledger_bytes(estimate) - total,
         total_bytes=total,
-        fits=word != SHORT,
+        fits=word == FITS,
         verdict=word,
         cost=candidate.cost,
     )
@@ -147,7 +147,7 @@ def try_change(estimate: Estimate, candidate: Candidate) -> TrainingChange | Non
 
 def replayed_change(estimate: Estimate, change: TrainingChange) -> TrainingChange:
     """A change with its verdict, which is that of a replay where the ledger leaves it open."""
-    if change.verdict != UNSURE or any(one.adds_bytes is None for one in estimate.result.limits):
+    if change.verdict != UNSURE:
         return change
     word = verdict(_changed(estimate, change.settings))
     return replace(change, fits=word == FITS, verdict=word)

@@ -47,7 +47,7 @@ function draw(changes, result, setup) {
 }
 
 function chip(one, result, setup) {
-  const tone = one.fits ? (result.fits_on_gpu ? "" : "helps") : "short";
+  const tone = one.fits ? (result.fits_on_gpu ? "" : "helps") : one.verdict === "cannot_tell" ? "open" : "short";
   const settings = one.settings.join(", ");
   const use = () => {
     if (list.classList.contains("stale") || current().view !== setup.view) return;

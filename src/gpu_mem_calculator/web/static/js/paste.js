@@ -1,4 +1,4 @@
-/* The dialog that takes a command, a file, a log or a model's name: pasted, opened, or dropped
+/* The dialog that takes a command, a file, a log or a model's name: opened, or pasted or dropped
    anywhere on the page; and below it the files that a command names, each in a box of its own. */
 
 import { post } from "./api.js";
@@ -29,6 +29,7 @@ export function startPaste() {
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   takeDrops();
+  document.addEventListener("paste", takePaste);
   return () => {
     open();
     part("text").select();
@@ -66,6 +67,18 @@ function takeDrops() {
     if (files.length) take(files);
     else part("text").value = event.dataTransfer.getData("text/plain");
   });
+}
+
+/* What is pasted where nothing else takes it. */
+function takePaste(event) {
+  if (document.querySelector("dialog[open]") || event.target.closest?.("input, textarea, select, [contenteditable]")) return;
+  const files = [...event.clipboardData.files];
+  const text = event.clipboardData.getData("text/plain");
+  if (!files.length && !text.trim()) return;
+  event.preventDefault();
+  open();
+  if (files.length) take(files);
+  else part("text").value = text;
 }
 
 /* ---- files: the text itself, or those that it names ---- */

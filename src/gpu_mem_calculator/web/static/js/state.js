@@ -85,7 +85,7 @@ export function request(setup) {
 
 /** Change one setting of the current set-up; undefined takes it away. */
 export function set(path, value) {
-  changeRun(withValue(current().run, path, value), path);
+  changeRun(withSetting(current().run, path, value), path);
 }
 
 /** Change several settings at once, "section.key=value" each; null takes one away. */
@@ -93,7 +93,7 @@ export function apply(settings) {
   let run = current().run;
   for (const one of settings) {
     const mark = one.indexOf("=");
-    run = withValue(run, one.slice(0, mark), parseValue(one.slice(mark + 1)));
+    run = withSetting(run, one.slice(0, mark), parseValue(one.slice(mark + 1)));
   }
   changeRun(run, null);
 }
@@ -166,6 +166,13 @@ export function redo() {
 export function subscribe(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
+}
+
+/* A run with a value; one that the command it was read from left open is so no more. */
+function withSetting(run, path, value) {
+  const gone = value === undefined || value === null;
+  const open = Array.isArray(run.limits) && !gone ? { limits: run.limits.filter((one) => !one.settle?.startsWith(`--set ${path}=`)) } : {};
+  return withValue({ ...run, ...open }, path, value);
 }
 
 function changeRun(run, what) {
