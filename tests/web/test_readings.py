@@ -181,7 +181,8 @@ def test_choices_are_refused_with_the_reason() -> None:
 def test_a_file_with_every_section_is_a_run_file() -> None:
     """Sections may be empty."""
     file = {**{key: {} for key in SECTIONS}, "model": {"name": "gpt2"}}
-    assert read_pasted(json.dumps(file)) == {"run": file, "what": "run file"}
+    found = read_pasted(json.dumps(file))
+    assert (found["run"], found["what"], found["verdict"]) == (file, "run file", "fits")
 
 
 def test_a_set_of_changes_leaves_what_it_does_not_save() -> None:
