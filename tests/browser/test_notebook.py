@@ -67,7 +67,7 @@ def test_outputs_have_the_theme_of_the_notebook(show: Show, host: str) -> None:
     assert "rgb(0, 0, 0)" not in page.eval_on_selector_all("svg rect, svg path.slice", drawn)
 
 
-@pytest.mark.parametrize("theme", sampled(PAPERS, keep=1))
+@pytest.mark.parametrize("theme", sampled(list(PAPERS), keep=1))
 def test_everybody_can_read_them(show: Show, theme: str) -> None:
     """No violation that axe knows of, contrasts included; nothing is cut off."""
     page = show("", theme)
