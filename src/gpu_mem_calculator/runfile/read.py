@@ -23,7 +23,7 @@ from .sections import SECTIONS as SECTIONS
 from .sections import key_types as key_types
 from .sections import parts as parts
 from .sections import row_names
-from .text.errors import InputError, first_problems, nearest, quoted
+from .text.errors import InputError, first_problems, nearest, printable, quoted
 
 T = TypeVar("T", bound=Struct)
 Releases = Mapping[str, UserRelease]
@@ -225,7 +225,8 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
     types = key_types(kind)
     for key, value in values.items():
         if key not in types:
-            yield f"{where}.{key} is not a known key{_other_section(key) or nearest(key, types)}"
+            hint = _other_section(key) or nearest(key, types)
+            yield f"{where}.{printable(str(key))} is not a known key{hint}"
         elif key in INNER and isinstance(value, Mapping):
             yield from _check_section(f"{where}.{key}", INNER[key], value)
         elif value is not None:

@@ -22,16 +22,15 @@ STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 
 class InputError(ValueError):
-    """Bad input. `problems` has one sentence for each thing that is wrong, without secrets and in
-    one line; `keys` has the keys of the run file that each is about.
+    """Bad input. `problems` has one sentence for each thing that is wrong, without secrets; `keys`
+    has the keys of the run file that each is about.
     """
 
     exit_code = 2  # of a command that it ends
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         sentences = [problems] if isinstance(problems, str) else list(problems)
-        hidden = [hide_random(hide(str(sentence))) for sentence in sentences]
-        self.problems = [_short(printable(sentence)) for sentence in hidden]
+        self.problems = [_short(hide_random(hide(str(sentence)))) for sentence in sentences]
         self.keys = [keys_of(sentence) for sentence in sentences]
         super().__init__("; ".join(self.problems))
 
