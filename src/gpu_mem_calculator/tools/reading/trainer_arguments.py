@@ -64,6 +64,8 @@ def _wanted(name: str, value: Any, row: Argument) -> str:
     kind = WHOLE_NUMBER if name in WHOLE else kind_of(name, row.type, row.default)
     if kind == TEXT and "target" in name:
         kind = NAMES
+    if kind == TEXT and row.default is None and isinstance(value, bool):
+        return ""  # in the place of a path: none, or the last one
     if kind != WHOLE_NUMBER:
         return "" if fits(kind, value) else kind
     least = name in WHOLE or (isinstance(row.default, int) and row.default > 0)

@@ -32,9 +32,9 @@ def kind_of(name: str, type_: str, default: Any) -> str:
     """
     if name.endswith(OBJECTS):
         return OBJECT
-    types = frozenset(type_.split(" | ")) - {"None"} if type_ else {type(default).__name__}
-    kind = BY_TYPE.get(frozenset(types), "")
-    return "" if kind == TEXT and default is None else kind  # a path, or what stands in its place
+    if type_:
+        return BY_TYPE.get(frozenset(type_.split(" | ")) - {"None"}, "")
+    return BY_TYPE.get(frozenset({type(default).__name__}), "")
 
 
 def fits(kind: str, value: Any, *, signed: bool = False) -> bool:

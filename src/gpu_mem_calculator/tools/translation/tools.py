@@ -31,7 +31,7 @@ from .arguments import (
     renamed,
 )
 from .at_release import AtRelease, arguments_by_new_names, at_release
-from .kinds import WHOLE, fits, kind_of
+from .kinds import TEXT, WHOLE, fits, kind_of
 from .releases import order
 
 # Whole numbers of arguments that are 1 or more, and those of a program's data.
@@ -53,6 +53,8 @@ def kind_problems(table: ArgumentTable, program: Program) -> Iterator[str]:
         if row is None or row.effect != MEMORY or row.loose:
             continue
         kind = kind_of(name, row.type, row.default)
+        if kind == TEXT and row.default is None:
+            kind = ""  # a path, or what a file has in its place
         needed = kind == WHOLE and row.default is not None and name != "max_length"
         if value is None and not needed:
             continue
