@@ -73,7 +73,7 @@ bench: $(VENV)/browser
 	$(BIN)/python -m benchmarks.agents
 	$(BIN)/python -m benchmarks.web
 	$(BIN)/python -m benchmarks.visitors
-	$(BIN)/python benchmarks/page.py
+	$(BIN)/python -m benchmarks.page
 
 N ?= 500
 SEED ?= 0

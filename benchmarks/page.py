@@ -3,22 +3,18 @@
 Beside it, in the same page and the same run, what a browser and a service need at least: a bare
 round trip to /healthz, then the next frame. The ratio says what the product adds to that.
 
-python benchmarks/page.py [--moves N]
+python -m benchmarks.page [--moves N]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import socket
 import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from playwright.sync_api import sync_playwright
+from tests.browser.chrome import Visit, launched
+
+from .soak import free_port, started
 
 SETUPS = {
     "gpt2, DDP": "train?model.name=gpt2&hardware.num_gpus=8&engine.type=pytorch_ddp"
@@ -53,27 +49,6 @@ MOVE = """async (at) => {
 }"""
 
 
-def served(port: int) -> subprocess.Popen[bytes]:
-    """A service that answers."""
-    command = [sys.executable, "-m", "gpu_mem_calculator", "serve", "--port", str(port)]
-    environment = os.environ | {"GPU_MEM_CALC_LOG_LEVEL": "error"}
-    server = subprocess.Popen(command, env=environment, start_new_session=True)
-    for _ in range(300):
-        time.sleep(0.1)
-        with socket.socket() as trial:
-            if trial.connect_ex(("127.0.0.1", port)) == 0:
-                time.sleep(3)  # what warms up
-                return server
-    raise SystemExit("the service does not start")
-
-
-def port_of() -> int:
-    """A port that is free."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
 def said(times: list[float]) -> str:
     """Median and ninth decile."""
     tenth = statistics.quantiles(times, n=10)[-1]
@@ -82,14 +57,11 @@ def said(times: list[float]) -> str:
 
 def main() -> None:
     """Every set-up, beside the bare round trip of its page."""
-    from playwright.sync_api import sync_playwright
-    from tests.browser.chrome import Visit, launched
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moves", type=int, default=40)
     moves = parser.parse_args().moves
-    port = port_of()
-    server = served(port)
+    port = free_port()
+    server = started(port)
     try:
         with sync_playwright() as playwright:
             browser = launched(playwright)
@@ -109,8 +81,8 @@ def main() -> None:
                 page.close()
             browser.close()
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
+        server.terminate()
+        server.wait(30)
 
 
 if __name__ == "__main__":

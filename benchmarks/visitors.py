@@ -21,8 +21,8 @@ from statistics import median
 import httpx
 
 from .soak import free_port, started
+from .web import MODELS
 
-MODELS = ("llama2-7b", "llama3-8b", "qwen2.5-7b", "mistral-7b-v0.1", "qwen3-8b")
 PLAN = {"model": "llama3.1-70b", "gpus": 64, "gpu": "h100", "seq_len": 8192, "global_batch": 1024}
 SMALL = {"model": "gpt2", "gpus": 2, "gpu": "h200", "global_batch": 4, "engine": "pytorch_ddp"}
 WAITING = "waiting for a free process"

@@ -67,7 +67,7 @@ with the aim beside it.
 | `-m benchmarks.visitors` | a verdict for many visitors, and beside a plan; Cancel | one visitor |
 | `-m benchmarks.soak` | memory and errors of the service over an hour | |
 | `-m benchmarks.releases` | reading the user's releases out of 300 packages | `python -c pass` |
-| `benchmarks/page.py` | from a slider's move to the frame that shows it | a bare round trip |
+| `-m benchmarks.page` | from a slider's move to the frame that shows it | a bare round trip |
 """
 
 

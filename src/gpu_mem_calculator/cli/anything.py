@@ -38,7 +38,7 @@ def verb_of(path: str) -> tuple[str, str]:
         return "diagnose", path
     text = decode_printed(data)
     sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()))  # the verb reads it once more
-    if is_printed(text) or _is_told(text):
+    if is_printed(text) or _says_it_died(text):
         return "diagnose", path
     words = text.split(maxsplit=1)
     if len(words) == 1 and path == STDIN and words[0][0] not in DATA:
@@ -46,7 +46,7 @@ def verb_of(path: str) -> tuple[str, str]:
     return ("calculate", path) if not words or words[0][0] in DATA else ("check", STDIN)
 
 
-def _is_told(text: str) -> bool:
+def _says_it_died(text: str) -> bool:
     """Whether somebody's words say that memory ran out, and none of them starts a known tool."""
     from ..tools.logs.read import SAID, read_log
 

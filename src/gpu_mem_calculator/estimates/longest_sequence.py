@@ -21,7 +21,7 @@ from .stage_replay import most_bytes, taken_under
 STEP = 128  # lengths are multiples of this many tokens
 DOUBLING = 32  # places from a length to its double
 FIRST = 4096  # from this length on the ledger is searched
-NEAR = 16  # so many places are tried below the bound, each of them
+NEAR = 16  # places below the ledger's bound that are tried one by one; then it is bisected
 LONGEST = 2**24  # tokens, of a model without positions of its own
 
 

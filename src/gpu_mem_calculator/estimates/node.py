@@ -130,7 +130,7 @@ class NodeMemory(Struct, frozen=True, kw_only=True):
         said = f" ({self.read_from})" if self.read_from else ""
         node = self.node_bytes
         same = (d for d in (0, 1, 2) if gib(self.bytes_per_node, d) != gib(node or 0, d))
-        digits = next(same, 3)  # figures that decide are told apart
+        digits = next(same, 3)  # as many as show which of the two is larger
         has = "" if node is None else f", of {gib(node, digits)}{said}"
         when, what = WHEN[self.phase], "for card and host" if self.shared else "of host RAM a node"
         taken = f"{gib(self.bytes_per_node, digits)} GiB {what} {when}{has}"

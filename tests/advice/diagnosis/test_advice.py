@@ -164,7 +164,7 @@ def test_a_hosts_death_changes_the_hosts_memory() -> None:
 
 
 def test_what_a_run_has_is_not_advised() -> None:
-    """And where its peak is in the evaluation, that is told first."""
+    """And where its peak is in the evaluation, the cause is the evaluation's."""
     found = diagnose(BARE, RUN)
     assert found.cause is not None
     assert found.cause.id == "evaluation"

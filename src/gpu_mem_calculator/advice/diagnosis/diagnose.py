@@ -59,7 +59,7 @@ CHANGES = {
     "nothing is offloaded": ("engine.cpu_offload=null",),
 }
 SAME_CARD = 0.03  # the share by which drivers report a card's memory apart
-SAVES = GIB  # bytes of a node from which on a change is told
+SAVES = GIB  # bytes of a node; a change that saves less is not offered
 
 
 def diagnose(

@@ -75,7 +75,7 @@ def _of_server(crash: Crash, estimate: Estimate) -> Iterator[PrintedPart]:
 
 
 def _of_assumed_card(one: PrintedPart, row: Mapping[str, Any], engine: str) -> PrintedPart:
-    """A part that is not judged; what nearly every card has is told beside it."""
+    """A part that is not judged; beside it stands the figure that nearly every card has."""
     near = engine in row.get("nearly", ())
     return replace(one, estimated=one.estimated if near else None, beyond=False, means="")
 
